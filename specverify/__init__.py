@@ -1,0 +1,22 @@
+"""Certify that a speculative decoder samples exactly from its target model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specverify.subjects import Decoder, Emitted, Facts, Generated, Step, Verifier, decoder, step, verifier
+
+__version__ = "0.1.0"
+
+_SUBJECT_NAMES = ("Decoder", "Emitted", "Facts", "Generated", "Step", "Verifier", "decoder", "step", "verifier")
+__all__ = [*_SUBJECT_NAMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the subject helpers on first use, so that ``import specverify`` stays light."""
+    if name in _SUBJECT_NAMES:
+        from specverify import subjects
+
+        return getattr(subjects, name)
+    raise AttributeError(f"module 'specverify' has no attribute {name!r}")

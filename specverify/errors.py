@@ -1,0 +1,38 @@
+"""What can go wrong, as one hierarchy; every message says what was wrong and what to try."""
+
+from __future__ import annotations
+
+
+class SpecverifyError(Exception):
+    """Base of every error raised on purpose by specverify."""
+
+
+class UsageError(SpecverifyError):
+    """The call itself is wrong: an unknown option, a budget that does not exist, a file that is not there."""
+
+
+class SubjectError(SpecverifyError):
+    """The subject could not be used: not importable, wrong shape, ids outside the vocabulary, NaN, too many tokens."""
+
+
+class SubjectTimeout(SubjectError):  # noqa: N818 - named after what happened, as TimeoutError is
+    """The subject did not come back within the time allowed for one test."""
+
+
+class OpaqueRandomness(SpecverifyError):  # noqa: N818 - the name the documentation explains
+    """A random number met an operation whose effect on the law cannot be followed exactly.
+
+    The message names the operation and the source line. Checks that catch it fall back to statistics.
+    """
+
+
+class PathBudgetExceeded(SpecverifyError):  # noqa: N818 - named after the limit
+    """The exact engine met more paths than it was allowed to walk."""
+
+
+class RowsCoupled(SpecverifyError):  # noqa: N818 - named after what was found
+    """Rows of a batch influence each other, so one path per row is not a sound way to walk them."""
+
+
+class CertificateError(SpecverifyError):
+    """A certificate is not what it claims to be: wrong schema, changed bytes, or a verdict that does not follow."""
