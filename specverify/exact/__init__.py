@@ -1,0 +1,31 @@
+"""The exact law of unmodified code, by replaying every outcome of its randomness."""
+
+from specverify.exact.engine import Interception, Law, induced_law, walk_rows
+from specverify.exact.rounds import (
+    Emission,
+    decoder_emission,
+    emission,
+    round_law,
+    step_emission,
+    step_rounds,
+    verifier_emission,
+    verifier_rounds,
+)
+from specverify.exact.symbolic import SymbolicNumber, SymbolicTensor
+
+__all__ = [
+    "Emission",
+    "Interception",
+    "Law",
+    "SymbolicNumber",
+    "SymbolicTensor",
+    "decoder_emission",
+    "emission",
+    "induced_law",
+    "round_law",
+    "step_emission",
+    "step_rounds",
+    "verifier_emission",
+    "verifier_rounds",
+    "walk_rows",
+]

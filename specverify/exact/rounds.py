@@ -1,0 +1,159 @@
+"""What law do a verifier, a step and a decoder emit? The exact engine applied to subjects on table models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from specverify.errors import RowsCoupled
+from specverify.exact.engine import DEFAULT_MAX_PATHS, walk_rows
+from specverify.exact.walk import Batch
+from specverify.laws import Pair, Tokens, all_sequences
+from specverify.subjects import DecoderLike, Step, Verifier, normalise_generated
+from specverify.tables import torch_models
+
+ROWS_PER_CALL = 256
+
+
+@dataclass(frozen=True)
+class Emission:
+    """Exact law of what one call emitted.
+
+    tokens: probability by token tuple. reported: joint probability of (accepted count reported, tokens emitted - 1), empty
+    when the subject reports nothing. coupled: why one path per row was not possible, when it was tried and given up.
+    """
+
+    tokens: dict[Tokens, float]
+    reported: dict[tuple[int, int], float]
+    paths: int
+    calls: int
+    coupled: str | None = None
+
+
+def _collect(run: Callable[[list[int], Batch], Sequence[Any]], weights: Sequence[float], rows: int, max_paths: int) -> Emission:
+    """Mix the laws of several problems with ``weights``, one path per row where rows are independent."""
+    coupled = None
+    try:
+        explored = walk_rows(run, len(weights), rows=rows, max_paths=max_paths)
+    except RowsCoupled as error:
+        if rows == 1:
+            raise
+        coupled = str(error)
+        explored = walk_rows(run, len(weights), rows=1, max_paths=max_paths)
+    tokens: dict[Tokens, float] = {}
+    reported: dict[tuple[int, int], float] = {}
+    for leaf in explored.leaves:
+        emitted, accepted = leaf.outcome  # type: ignore[misc]
+        mass = leaf.weight * weights[leaf.problem]
+        tokens[emitted] = tokens.get(emitted, 0.0) + mass
+        if accepted is not None:
+            key = (accepted, len(emitted) - 1)
+            reported[key] = reported.get(key, 0.0) + mass
+    return Emission(tokens, reported, len(explored.leaves), explored.calls, coupled)
+
+
+def _rows_for(max_batch: int | None) -> int:
+    return min(ROWS_PER_CALL, max_batch or ROWS_PER_CALL)
+
+
+def _outcomes(emitted: Any) -> list[tuple[Tokens, int | None]]:
+    rows = emitted.rows()
+    accepted = [None] * len(rows) if emitted.accepted is None else emitted.accepted.tolist()
+    return list(zip(rows, accepted, strict=True))
+
+
+def verifier_emission(verifier: Verifier, pair: Pair, *, max_paths: int = DEFAULT_MAX_PATHS) -> Emission:
+    """Exact law of one verification, with the K drafted tokens drawn from the pair's draft and enumerated outside."""
+    drafts = all_sequences(pair.vocab_size, pair.k)
+    ids = np.concatenate([np.tile(np.asarray(pair.prompt, np.int64), (len(drafts), 1)), drafts], axis=1)
+    start = len(pair.prompt)
+    q = pair.draft.laws_along(ids)[:, start : start + pair.k]
+    weights = np.take_along_axis(q, drafts[..., None], axis=2)[..., 0].prod(1)
+    used = weights > 0
+    tokens = torch.from_numpy(drafts[used])
+    q_rows = torch.from_numpy(q[used])
+    p_rows = torch.from_numpy(pair.target.laws_along(ids[used])[:, start:])
+
+    def run(numbers: list[int], _batch: Batch) -> list[tuple[Tokens, int | None]]:
+        at = torch.tensor(numbers)
+        return _outcomes(verifier(tokens[at], q_rows[at], p_rows[at]))
+
+    return _collect(run, weights[used].tolist(), _rows_for(verifier.facts.max_batch), max_paths)
+
+
+def step_emission(step: Step, pair: Pair, *, max_paths: int = DEFAULT_MAX_PATHS) -> Emission:
+    """Exact law of one round of a step after the pair's prompt."""
+    target, draft = torch_models(pair, step.facts.torch_dtype)
+    prompt = torch.tensor([pair.prompt], dtype=torch.int64)
+
+    def run(numbers: list[int], _batch: Batch) -> list[tuple[Tokens, int | None]]:
+        return _outcomes(step(target, draft, prompt.repeat(len(numbers), 1)))
+
+    return _collect(run, [1.0], _rows_for(step.facts.max_batch), max_paths)
+
+
+def emission(subject: Verifier | Step, pair: Pair, *, max_paths: int = DEFAULT_MAX_PATHS) -> Emission:
+    """Exact law of one round of a verifier or a step on a pair."""
+    if isinstance(subject, Verifier):
+        return verifier_emission(subject, pair, max_paths=max_paths)
+    return step_emission(subject, pair, max_paths=max_paths)
+
+
+def round_law(subject: Verifier | Step, pair: Pair, *, max_paths: int = DEFAULT_MAX_PATHS) -> dict[Tokens, float]:
+    """Probability of every token tuple that one round can emit (without padding)."""
+    return emission(subject, pair, max_paths=max_paths).tokens
+
+
+def step_rounds(step: Step, pair: Pair, length: int, *, max_paths: int = DEFAULT_MAX_PATHS) -> Emission:
+    """Exact law of the first ``length`` tokens of a step run round after round from the pair's prompt."""
+    target, draft = torch_models(pair, step.facts.torch_dtype)
+    start = len(pair.prompt)
+
+    def run(numbers: list[int], batch: Batch) -> list[tuple[Tokens, int | None]]:
+        ids = [list(pair.prompt) for _ in numbers]
+        while unfinished := [r for r, row in enumerate(ids) if len(row) < start + length]:
+            # One call per prefix length: a step takes rows of equal length, and finished rows must draw no more.
+            shortest = min(len(ids[r]) for r in unfinished)
+            now = [r for r in unfinished if len(ids[r]) == shortest]
+            with batch.only(now):
+                emitted = step(target, draft, torch.tensor([ids[r] for r in now]))
+            for r, tokens in zip(now, emitted.rows(), strict=True):
+                ids[r] += tokens
+        return [(tuple(row[start : start + length]), None) for row in ids]
+
+    return _collect(run, [1.0], _rows_for(step.facts.max_batch), max_paths)
+
+
+def verifier_rounds(verifier: Verifier, pair: Pair, length: int, *, max_paths: int = DEFAULT_MAX_PATHS) -> Emission:
+    """Exact law of the first ``length`` tokens of a verifier used round after round, drafting from the pair's draft."""
+
+    def draft_then_verify(target: Any, draft: Any, prefix: torch.Tensor) -> Any:
+        rows, start = prefix.shape
+        for _ in range(pair.k):
+            probs = draft(prefix)[:, -1].exp()
+            prefix = torch.cat([prefix, torch.multinomial(probs, 1)], dim=1)
+        p = target(prefix)[:, start - 1 :].exp()
+        q = draft(prefix)[:, start - 1 : -1].exp()
+        assert p.shape[0] == rows
+        return verifier(prefix[:, start:], q, p)
+
+    return step_rounds(Step(verifier.name, draft_then_verify, pair.k, verifier.facts), pair, length, max_paths=max_paths)
+
+
+def decoder_emission(
+    decoder: DecoderLike, pair: Pair, length: int, *, name: str, max_batch: int | None, max_paths: int = DEFAULT_MAX_PATHS
+) -> Emission:
+    """Exact law of ``generate`` on a decoder built over the pair's table models: the first ``length`` tokens."""
+    prompt = torch.tensor([pair.prompt], dtype=torch.int64)
+    eos = getattr(decoder, "eos_id", None)
+
+    def run(numbers: list[int], _batch: Batch) -> list[tuple[Tokens, int | None]]:
+        raw = decoder.generate(prompt.repeat(len(numbers), 1), length, seed=0)
+        tokens = normalise_generated(raw, len(numbers), length, pair.vocab_size, eos, name).tokens
+        return [(tuple(row), None) for row in tokens.tolist()]
+
+    return _collect(run, [1.0], _rows_for(max_batch), max_paths)
