@@ -1,0 +1,288 @@
+"""What does a run leave behind? The certificate: evidence, the verdict it implies, and a way to recompute that verdict.
+
+``recheck`` needs neither the subject nor torch for float64 evidence: it judges every measurement again and compares. A
+changed byte is noticed by the digest, which covers everything else in the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any, Literal
+
+import jsonschema
+
+from specverify.errors import CertificateError
+from specverify.evidence.ledger import Ledger
+from specverify.evidence.measurements import AnyMeasurement, Judgement, Verdict, from_json, worst
+
+SCHEMA_VERSION = 1
+EXIT_CODES: dict[Verdict, int] = {"certified": 0, "refuted": 1, "inconclusive": 2, "error": 3}
+STATISTICAL_KINDS = ("cells", "rate")
+
+SCOPE = (
+    "The verdict is about this version of the subject, on the pairs, prompts and settings listed, at the stated false-alarm "
+    "probability. Exact checks hold for the listed pairs up to rounding; statistical checks can miss deviations that are too "
+    "small for the number of draws."
+)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One test: what was asked, what was measured, and at which share of the false-alarm budget it is judged."""
+
+    test: str
+    check: str
+    part: str
+    question: str
+    expected: Literal["certified", "refuted"]
+    alpha: float
+    measurements: tuple[AnyMeasurement, ...]
+    counterexample: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    seed: int = 0
+    seconds: float = 0.0
+
+    def judgements(self) -> list[Judgement]:
+        """Judge every measurement; the share of the test is split equally over the statistical ones."""
+        statistical = sum(m.kind in STATISTICAL_KINDS for m in self.measurements)
+        each = self.alpha / max(statistical, 1)
+        return [m.judge(each) for m in self.measurements]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict that follows from the measurements."""
+        return worst([j.verdict for j in self.judgements()])
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether the test came out as a sound run needs it: a control refuted, anything else not counted here."""
+        return self.expected != "refuted" or self.verdict == "refuted"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; verdict and reasons are included for reading and are recomputed by recheck."""
+        judgements = self.judgements()
+        return {
+            "test": self.test,
+            "check": self.check,
+            "part": self.part,
+            "question": self.question,
+            "expected": self.expected,
+            "alpha": self.alpha,
+            "verdict": self.verdict,
+            "measurements": [
+                {**m.to_json(), "verdict": j.verdict, "reason": j.reason, "numbers": _finite(j.numbers)}
+                for m, j in zip(self.measurements, judgements, strict=True)
+            ],
+            "counterexample": None if self.counterexample is None else dict(self.counterexample),
+            "notes": list(self.notes),
+            "seed": self.seed,
+            "seconds": round(self.seconds, 3),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Evidence:
+        """Rebuild from JSON; stored verdicts are dropped, since they follow from the measurements."""
+        judged = ("verdict", "reason", "numbers")
+        measurements = tuple(
+            from_json({k: v for k, v in m.items() if k not in judged or (k == "verdict" and m.get("kind") == "outcome")})
+            for m in data["measurements"]
+        )
+        return cls(
+            data["test"],
+            data["check"],
+            data["part"],
+            data["question"],
+            data["expected"],
+            data["alpha"],
+            measurements,
+            data["counterexample"],
+            tuple(data["notes"]),
+            data["seed"],
+            data["seconds"],
+        )
+
+
+def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    return {k: (float(v) if abs(v) < float("inf") else None) for k, v in numbers.items()}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The outcome of one run."""
+
+    subject: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    ledger: Ledger
+    evidence: tuple[Evidence, ...]
+    skipped: tuple[Mapping[str, str], ...]
+    environment: Mapping[str, Any]
+    planned: tuple[str, ...] = ()
+    timing: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[str]:
+        """Planned tests that left no evidence."""
+        there = {e.test for e in self.evidence}
+        return [test for test in self.planned if test not in there]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Refuted, error, inconclusive or certified; never certified while a control or a planned test is missing."""
+        own = [e.verdict for e in self.evidence if e.expected == "certified"]
+        verdict = worst(own)
+        if verdict == "skipped":
+            verdict = "inconclusive"
+        if verdict == "refuted":
+            return verdict
+        if not all(e.as_expected for e in self.evidence):
+            return "error"
+        if verdict == "certified" and (self.missing or not any(e.expected == "refuted" for e in self.evidence)):
+            return "inconclusive"
+        return verdict
+
+    def sentence(self) -> str:
+        """The verdict in one sentence."""
+        own = [e for e in self.evidence if e.expected == "certified"]
+        controls = [e for e in self.evidence if e.expected == "refuted"]
+        name = self.subject["name"]
+        caught = sum(e.verdict == "refuted" for e in controls)
+        if self.verdict == "certified":
+            return (
+                f"{name} samples from its target law in all {len(own)} tests, at a false-alarm budget of {self.ledger.alpha:g}; "
+                f"{caught} of {len(controls)} known-bad controls were refuted in the same run."
+            )
+        if self.verdict == "refuted":
+            bad = [e for e in own if e.verdict == "refuted"]
+            reason = next(j.reason for j in bad[0].judgements() if j.verdict == "refuted")
+            return f"{name} does not sample from its target law: {len(bad)} of {len(own)} tests refute it, first {bad[0].test}: {reason}."
+        if self.verdict == "error":
+            failed = [e for e in own if e.verdict == "error"]
+            if failed:
+                reason = next(j.reason for j in failed[0].judgements() if j.verdict == "error")
+                return f"{name} could not be judged: {len(failed)} of {len(own)} tests ended in an error, first {failed[0].test}: {reason}."
+            missed = [e.test for e in controls if e.verdict != "refuted"]
+            return f"The run itself is in error: {len(missed)} known-bad controls were not refuted, first {missed[0]}."
+        open_tests = [e for e in own if e.verdict == "inconclusive"]
+        if open_tests:
+            reason = next(j.reason for j in open_tests[0].judgements() if j.verdict == "inconclusive")
+            return f"Nothing refutes {name}, but {len(open_tests)} of {len(own)} tests are inconclusive, first {open_tests[0].test}: {reason}."
+        if self.missing:
+            return f"Nothing refutes {name}, but {len(self.missing)} planned tests left no evidence, first {self.missing[0]}."
+        return f"Nothing refutes {name}, but no test could judge it, or no control ran."
+
+    def to_json(self) -> dict[str, Any]:
+        """The certificate as written, with its digest."""
+        body = {
+            "schema": SCHEMA_VERSION,
+            "claim": "for all prefixes: P(next tokens of the subject) = P(next tokens of its target model)",
+            "verdict": self.verdict,
+            "sentence": self.sentence(),
+            "scope": SCOPE,
+            "subject": dict(self.subject),
+            "settings": dict(self.settings),
+            "ledger": self.ledger.to_json(),
+            "planned": list(self.planned),
+            "evidence": [e.to_json() for e in self.evidence],
+            "skipped": [dict(s) for s in self.skipped],
+            "environment": dict(self.environment),
+            "timing": None if self.timing is None else dict(self.timing),
+        }
+        return {**body, "digest": digest(body)}
+
+    def write(self, path: Path) -> None:
+        """Write ``certificate.json`` atomically."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        part.replace(path)
+
+
+def digest(body: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical JSON of everything but the digest."""
+    canonical = json.dumps({k: v for k, v in body.items() if k != "digest"}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, as they matter for reproducing a run."""
+    versions = {}
+    for name in ("specverify", "torch", "numpy", "scipy", "hypothesis", "pytest", "transformers"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "implementation": sys.implementation.name,
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": "cpu",
+        "versions": versions,
+    }
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a certificate."""
+    text = resources.files("specverify").joinpath("certificate.schema.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a certificate and check its schema and digest. Errors: CertificateError saying what is wrong."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CertificateError(f"{path} cannot be read: {error.strerror}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CertificateError(f"{path} is not JSON: {error}") from error
+    try:
+        jsonschema.validate(data, schema())
+    except jsonschema.ValidationError as error:
+        place = "/".join(map(str, error.absolute_path)) or "the top level"
+        raise CertificateError(f"{path} is not a certificate: at {place}, {error.message[:200]}") from error
+    if digest(data) != data["digest"]:
+        raise CertificateError(f"{path} was changed after it was written: its digest does not fit its content")
+    return data  # type: ignore[no-any-return]
+
+
+def from_data(data: Mapping[str, Any]) -> Certificate:
+    """Rebuild a certificate from loaded JSON; verdicts are recomputed from the evidence."""
+    return Certificate(
+        data["subject"],
+        data["settings"],
+        Ledger(data["ledger"]["alpha"], data["ledger"]["shares"]),
+        tuple(Evidence.from_json(e) for e in data["evidence"]),
+        tuple(data["skipped"]),
+        data["environment"],
+        tuple(data["planned"]),
+        data["timing"],
+    )
+
+
+def recheck(data: Mapping[str, Any]) -> Certificate:
+    """Recompute every verdict of a loaded certificate. Errors: CertificateError naming the first that does not follow."""
+    certificate = from_data(data)
+    spent = certificate.ledger.spent
+    if spent > certificate.ledger.alpha * (1 + 1e-9):
+        raise CertificateError(f"the ledger's shares sum to {spent:g}, more than its total of {certificate.ledger.alpha:g}")
+    for evidence, stored in zip(certificate.evidence, data["evidence"], strict=True):
+        if evidence.expected == "certified" and evidence.alpha > certificate.ledger.share(evidence.test) * (1 + 1e-9):
+            raise CertificateError(f"{evidence.test} was judged at {evidence.alpha:g}, its share is {certificate.ledger.share(evidence.test):g}")
+        for judgement, measured in zip(evidence.judgements(), stored["measurements"], strict=True):
+            if judgement.verdict != measured["verdict"]:
+                raise CertificateError(f"{evidence.test}: recorded as {measured['verdict']}, but its numbers say {judgement.verdict}: {judgement.reason}")
+        if evidence.verdict != stored["verdict"]:
+            raise CertificateError(f"{evidence.test}: recorded as {stored['verdict']}, but its measurements say {evidence.verdict}")
+    if certificate.verdict != data["verdict"]:
+        raise CertificateError(f"recorded as {data['verdict']}, but the evidence says {certificate.verdict}")
+    return certificate
+
+

@@ -1,0 +1,82 @@
+"""Are accepted counts what they can be? Reported against emitted, and the most that any exact rule can accept."""
+
+from __future__ import annotations
+
+from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
+from specverify.checks.sampling import Sample, sample_decoder
+from specverify.checks.sequence import decoder_prompts
+from specverify.evidence.measurements import AnyMeasurement, BoundMeasurement, RateMeasurement, ViolationMeasurement, law_tolerance
+from specverify.exact import emission
+from specverify.pairs import named_pair
+from specverify.subjects import Decoder, DecoderLike, Step, Verifier, checked_log_probs
+from specverify.theory import block_tail, first_overlap
+
+NAME = "acceptance"
+QUESTION = "Do the reported counts match what was emitted, and is acceptance within what exactness allows?"
+
+
+def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
+    """Exact bounds for verifiers and steps; for decoders that report counts, their consistency and the first round's rate."""
+    if isinstance(part, Decoder):
+        if part.open is None:
+            return Skipped(NAME, part.name, "needs the decoder's own models")
+        return [Planned(NAME, part.name, "own models", True, {"draws": settings.budget.single, "length": 8})]
+    sizes = [(3, part.k)] if isinstance(part, Step) else [(3, 1), (3, 2), (4, 3)]
+    if isinstance(part, Verifier) and part.facts.max_k is not None:
+        sizes = [s for s in sizes if s[1] <= part.facts.max_k]
+    return [Planned(NAME, part.name, "exact", False, {"sizes": sizes})]
+
+
+def run(planned: Planned, context: Context) -> Found:
+    """Compare accepted counts with the bounds; see rules.md's lie detectors."""
+    part = context.part
+    if isinstance(part, Decoder):
+        assert context.opened is not None
+        return _decoder(planned, context, context.opened)
+    found: list[AnyMeasurement] = []
+    for vocab_size, k in planned.params["sizes"]:
+        pair = named_pair(vocab_size, k)
+        emitted = emission(part, pair)
+        slack = law_tolerance(part.facts.dtype, vocab_size, k + 1)
+        tail = [sum(m for t, m in emitted.tokens.items() if len(t) - 1 >= i) for i in range(1, k + 1)]
+        where = f"V = {vocab_size}, K = {k}"
+        found.append(BoundMeasurement(f"P(first draft accepted) against 1 - TV ({where})", tail[0], first_overlap(pair), slack))
+        found.append(BoundMeasurement(f"E[accepted] against the block optimum ({where})", sum(tail), float(block_tail(pair).sum()), k * slack))
+        if emitted.reported:
+            off = sum(mass for (said, real), mass in emitted.reported.items() if said != real)
+            found.append(BoundMeasurement(f"P(reported accepted count is not tokens emitted - 1) ({where})", off, 0.0, slack))
+    return Found(tuple(found))
+
+
+def _decoder(planned: Planned, context: Context, decoder: DecoderLike) -> Found:
+    length = planned.params["length"]
+    prompts = decoder_prompts(decoder, context.seed, 1)
+    (sample,) = sample_decoder(
+        decoder, prompts, planned.params["draws"], length, context.seed, name=context.part.name, max_batch=context.part.facts.max_batch
+    )
+    if not sample.reported:
+        return Found((), None, ("the decoder does not report accepted counts",))
+    found: list[AnyMeasurement] = [_consistency(sample, length, getattr(decoder, "eos_id", None))]
+    draft_log_probs = getattr(decoder, "draft_log_probs", None)
+    if draft_log_probs is not None:
+        p = checked_log_probs(decoder.target_log_probs(prompts), prompts, decoder.vocab_size, "target_log_probs")[0, -1].exp()
+        q = checked_log_probs(draft_log_probs(prompts), prompts, decoder.vocab_size, "draft_log_probs")[0, -1].exp()
+        bound = min(1.0, float(p.minimum(q).sum()) + 1e-5)
+        first = sum(counts[0] >= 1 for _, counts in sample.reported if counts)
+        found.append(RateMeasurement("first draft accepted, against 1 - TV", first, len(sample.reported), bound))
+    return Found(tuple(found))
+
+
+def _consistency(sample: Sample, length: int, eos_id: int | None) -> ViolationMeasurement:
+    """Rounds emit accepted + 1 tokens each: all together reach the length, all but the last do not."""
+    bad = []
+    judged = 0
+    for tokens, counts in sample.reported:
+        if eos_id is not None and eos_id in tokens:
+            continue
+        judged += 1
+        reach = sum(c + 1 for c in counts)
+        if not counts or reach < length or reach - (counts[-1] + 1) >= length:
+            bad.append(counts)
+    example = f"rounds report {bad[0]} accepted for {length} tokens" if bad else ""
+    return ViolationMeasurement("accepted counts add up to the tokens returned", len(bad), judged, example)

@@ -1,0 +1,166 @@
+"""How are sequences sampled from a subject? Rounds are run until L tokens exist; the first L are kept, whatever was accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specverify.laws import Array, Ints, Pair, Tokens
+from specverify.randomness import derive, stream
+from specverify.subjects import DecoderLike, Step, Verifier, normalise_generated
+from specverify.tables import torch_models
+
+MOST_ROWS = 4096
+
+
+@dataclass
+class Sample:
+    """Sequences of equal length, and how often the interesting events happened while they were made."""
+
+    sequences: list[Tokens] = field(default_factory=list)
+    accepted: int = 0
+    rejected: int = 0
+    bonus: int = 0
+    later_rounds: int = 0
+    counts_known: bool = True
+    reported: list[tuple[Tokens, list[int]]] = field(default_factory=list)
+    """For decoders that report it: tokens and accepted counts per round, row by row."""
+
+    def count(self, counts: Ints, k: int, first_round: bool) -> None:
+        """Add one round in which ``counts`` (B,) tokens were emitted per row."""
+        self.accepted += int((counts - 1).sum())
+        self.rejected += int((counts <= k).sum())
+        self.bonus += int((counts == k + 1).sum())
+        if not first_round:
+            self.later_rounds += len(counts)
+
+    def events(self) -> dict[str, float]:
+        """Numbers for the coverage measurement."""
+        return {
+            "accepted": float(self.accepted),
+            "rejected": float(self.rejected),
+            "bonus": float(self.bonus),
+            "later rounds": float(self.later_rounds),
+        }
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's global stream seeded for the block and put back afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _draw(laws: Array, rng: np.random.Generator) -> Ints:
+    """One token per row from laws (B, V), by inverse distribution function; never one of probability 0."""
+    cumulative = laws.cumsum(1)
+    u = rng.random(len(laws)) * cumulative[:, -1]
+    tokens: Ints = (cumulative <= u[:, None]).sum(1)
+    return tokens
+
+
+def sample_verifier(verifier: Verifier, pair: Pair, n: int, length: int, seed: int) -> Sample:
+    """``n`` sequences of ``length`` tokens from a verifier used round after round, drafting from the pair's draft."""
+    rng = stream(seed, "drafts")
+    out = Sample()
+    rows = min(verifier.facts.max_batch or MOST_ROWS, MOST_ROWS)
+    with seeded(derive(seed, "verifier")):
+        for start in range(0, n, rows):
+            _verifier_batch(verifier, pair, min(rows, n - start), length, rng, out)
+    return out
+
+
+def _verifier_batch(verifier: Verifier, pair: Pair, rows: int, length: int, rng: np.random.Generator, out: Sample) -> None:
+    k, start = pair.k, len(pair.prompt)
+    width = start + length + 2 * k + 1
+    ids = np.zeros((rows, width), np.int64)
+    ids[:, :start] = pair.prompt
+    ends = np.full(rows, start)
+    unfinished = np.arange(rows)
+    first = True
+    while len(unfinished):
+        work = ids[unfinished].copy()
+        at, lines = ends[unfinished], np.arange(len(unfinished))
+        for j in range(k):
+            laws = pair.draft.laws[pair.draft.contexts_along(work)[lines, at + j]]
+            work[lines, at + j] = _draw(laws, rng)
+        span = at[:, None] + np.arange(k + 1)
+        q = pair.draft.laws[np.take_along_axis(pair.draft.contexts_along(work), span[:, :k], 1)]
+        p = pair.target.laws[np.take_along_axis(pair.target.contexts_along(work), span, 1)]
+        drafted = np.take_along_axis(work, span[:, :k], 1)
+        emitted = verifier(torch.from_numpy(drafted), torch.from_numpy(q), torch.from_numpy(p))
+        tokens, counts = emitted.tokens.numpy(), emitted.counts.numpy()
+        for j in range(k + 1):
+            on = counts > j
+            ids[unfinished[on], at[on] + j] = tokens[on, j]
+        out.count(counts, k, first)
+        ends[unfinished] += counts
+        unfinished = np.flatnonzero(ends < start + length)
+        first = False
+    out.sequences.extend(map(tuple, ids[:, start : start + length].tolist()))
+
+
+def sample_step(step: Step, pair: Pair, n: int, length: int, seed: int) -> Sample:
+    """``n`` sequences of ``length`` tokens from a step run round after round on the pair's table models."""
+    target, draft = torch_models(pair, step.facts.torch_dtype)
+    start = len(pair.prompt)
+    out = Sample()
+    rows = min(step.facts.max_batch or MOST_ROWS, MOST_ROWS)
+    with seeded(derive(seed, "step")):
+        for first_row in range(0, n, rows):
+            batch = min(rows, n - first_row)
+            ids = np.zeros((batch, start + length + step.k + 1), np.int64)
+            ids[:, :start] = pair.prompt
+            ends = np.full(batch, start)
+            while (ends < start + length).any():
+                shortest = int(ends.min())
+                now = np.flatnonzero(ends == shortest)
+                emitted = step(target, draft, torch.from_numpy(ids[now, :shortest]))
+                tokens, counts = emitted.tokens.numpy(), emitted.counts.numpy()
+                for j in range(step.k + 1):
+                    on = counts > j
+                    ids[now[on], shortest + j] = tokens[on, j]
+                out.count(counts, step.k, shortest == start)
+                ends[now] += counts
+            out.sequences.extend(map(tuple, ids[:, start : start + length].tolist()))
+    return out
+
+
+def sample_decoder(
+    decoder: DecoderLike, prompts: Tensor, n: int, length: int, seed: int, *, name: str, max_batch: int | None
+) -> list[Sample]:
+    """About ``n`` sequences of ``length`` tokens in all, one :class:`Sample` per prompt (P, T).
+
+    Rows of one call hold different prompts wherever the decoder takes more than one row, so that rows that are mixed up show
+    in the law. Every call has a seed of its own.
+    """
+    kinds = len(prompts)
+    samples = [Sample(counts_known=False) for _ in range(kinds)]
+    rows = min(max_batch or 2048, 2048, max(n, 1))
+    made = call = 0
+    eos = getattr(decoder, "eos_id", None)
+    with seeded(derive(seed, "decoder")):
+        while made < n:
+            batch = min(rows, n - made)
+            kind = [(made + r) % kinds for r in range(batch)]
+            raw = decoder.generate(prompts[kind], length, seed=derive(seed, "call", call) % 2**31)
+            result = normalise_generated(raw, batch, length, decoder.vocab_size, eos, name)
+            accepted = None if result.accepted is None else result.accepted.tolist()
+            for r, tokens in enumerate(result.tokens.tolist()):
+                sample = samples[kind[r]]
+                sample.sequences.append(tuple(tokens))
+                if accepted is not None:
+                    counts = [c for c in accepted[r] if c >= 0]
+                    sample.counts_known = True
+                    sample.reported.append((tuple(tokens), counts))
+                    sample.accepted += sum(counts)
+                    sample.later_rounds += max(0, len(counts) - 1)
+            made += batch
+            call += 1
+    return samples

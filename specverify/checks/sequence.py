@@ -1,0 +1,162 @@
+"""Do sampled sequences follow the target law? Support, joint cells of several tokens, and each conditional, over rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
+from specverify.checks.sampling import Sample, sample_decoder, sample_step, sample_verifier
+from specverify.evidence.cells import NextLaws, grow, sort_into
+from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, CoverageMeasurement, rounded
+from specverify.laws import Array, Ints, Pair, TableModel, Tokens
+from specverify.pairs import named_pair
+from specverify.randomness import stream
+from specverify.subjects import Decoder, DecoderLike, Step, checked_log_probs
+from specverify.tables import torch_models
+
+NAME = "sequence"
+QUESTION = "Do sampled sequences follow the target law, jointly and conditionally, over several rounds?"
+
+ENOUGH = 20.0
+"""How often an event must have happened before a pass says anything about it."""
+
+
+def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
+    """A statistical test per pair of table models, and one on the decoder's own models."""
+    budget = settings.budget
+    draws = budget.single if part.facts.max_batch == 1 else budget.sequences
+    tests: list[Planned] = []
+    if not isinstance(part, Decoder) or part.build is not None:
+        sizes = [(3, 2, 5), (4, 3, 5)]
+        if isinstance(part, Step):
+            sizes = [(3, part.k, part.k + 2)]
+        elif part.facts.max_k is not None:
+            sizes = [s for s in sizes if s[1] <= part.facts.max_k] or [(3, part.facts.max_k, part.facts.max_k + 2)]
+        tests += [
+            Planned(NAME, part.name, f"table models V{v}-K{k}", True, {"v": v, "k": k, "length": n, "draws": draws})
+            for v, k, n in sizes
+        ]
+    if isinstance(part, Decoder) and part.open is not None:
+        tests.append(Planned(NAME, part.name, "own models", True, {"length": 5, "draws": max(draws // 2, 500)}))
+    return tests or Skipped(NAME, part.name, "there is neither open nor build to sample from")
+
+
+def run(planned: Planned, context: Context) -> Found:
+    """Sample, check the support, and test joint and conditional cells with half of the share each."""
+    if planned.variant == "own models":
+        assert context.opened is not None
+        return _own_models(planned, context, context.opened)
+    part, params = context.part, planned.params
+    pair = named_pair(params["v"], params["k"])
+    target = rounded(pair.target, part.facts.dtype)
+    sample = _sample_part(part, pair, params["draws"], params["length"], context.seed)
+    measurements = judge_sample(sample, table_laws(target, pair.prompt), params["length"])
+    return Found((*measurements, coverage(sample)))
+
+
+def _sample_part(part: Part, pair: Pair, draws: int, length: int, seed: int) -> Sample:
+    if isinstance(part, Decoder):
+        assert part.build is not None
+        decoder = part.build(*torch_models(pair, part.facts.torch_dtype), pair.k)
+        prompts = torch.tensor([pair.prompt], dtype=torch.int64)
+        (sample,) = sample_decoder(decoder, prompts, draws, length, seed, name=part.name, max_batch=part.facts.max_batch)
+        return sample
+    if isinstance(part, Step):
+        return sample_step(part, pair, draws, length, seed)
+    return sample_verifier(part, pair, draws, length, seed)
+
+
+def coverage(sample: Sample) -> CoverageMeasurement:
+    """Whether acceptances, rejections, bonus tokens and later rounds all happened; for decoders, as far as they report it."""
+    events = sample.events()
+    if sample.reported:
+        events = {name: events[name] for name in ("accepted", "later rounds")}
+    return CoverageMeasurement(events, ENOUGH, known=sample.counts_known)
+
+
+def table_laws(model: TableModel, prompt: Tokens) -> NextLaws:
+    """Next-token laws of a table model after a prompt, for the cell tree."""
+
+    def laws(prefixes: Ints) -> Array:
+        start = np.tile(np.asarray(prompt, np.int64), (len(prefixes), 1))
+        along: Array = model.laws[model.contexts_along(np.concatenate([start, prefixes], axis=1))[:, -1]]
+        return along
+
+    return laws
+
+
+def judge_sample(
+    sample: Sample, laws: NextLaws, length: int, *, eos_id: int | None = None, confirm: Callable[[Tokens, int], bool] | None = None, label: str = ""
+) -> list[AnyMeasurement]:
+    """Joint and conditional cells of a sample, with the support check on both.
+
+    ``confirm`` is asked about every token found to have probability 0, and may excuse it (see :func:`_own_models`).
+    Which measurements come back depends on the law and the sample size, not on the sample.
+    """
+    tree = grow(laws, length, len(sample.sequences), eos_id=eos_id)
+    cells = sort_into(tree, sample.sequences)
+    forbidden = [f for f in cells.forbidden if confirm is None or confirm(*f)]
+    example = ""
+    if forbidden:
+        tokens, position = forbidden[0]
+        example = f"token {tokens[position]} after {list(tokens[:position])}"
+    prefix = f"{label}, " if label else ""
+    out: list[AnyMeasurement] = [CellMeasurement(f"{prefix}joint law of {length} tokens", (cells.joint,), len(forbidden), example)]
+    out += [
+        CellMeasurement(f"{prefix}conditional law of token {depth + 1}", groups)
+        for depth, groups in enumerate(cells.conditionals)
+        if any(len(followed) == depth for followed in tree.laws)
+    ]
+    return out
+
+
+def decoder_prompts(decoder: DecoderLike, seed: int, most: int = 3) -> torch.Tensor:
+    """A few prompts (P, T): the decoder's own where it has some, else random ids."""
+    own = getattr(decoder, "prompts", None)
+    if own is not None:
+        return torch.as_tensor(own).long()[:most]
+    ids = stream(seed, "prompts").integers(0, decoder.vocab_size, (most, 4))
+    return torch.from_numpy(ids)
+
+
+def decoder_laws(decoder: DecoderLike, prompt: torch.Tensor, name: str) -> NextLaws:
+    """Next-token laws of a decoder's target model after a prompt (T,)."""
+
+    def laws(prefixes: Ints) -> Array:
+        parts = []
+        for block in np.array_split(prefixes, max(1, -(-len(prefixes) // 2048))):
+            ids = torch.cat([prompt.repeat(len(block), 1), torch.from_numpy(block)], dim=1)
+            logs = checked_log_probs(decoder.target_log_probs(ids), ids, decoder.vocab_size, f"{name}.target_log_probs")
+            parts.append(logs[:, -1].exp().numpy())
+        return np.concatenate(parts)
+
+    return laws
+
+
+def _own_models(planned: Planned, context: Context, decoder: DecoderLike) -> Found:
+    """A decoder on its own models, several prompts side by side in each call."""
+    name, length = context.part.name, planned.params["length"]
+    prompts = decoder_prompts(decoder, context.seed)
+    eos = getattr(decoder, "eos_id", None)
+    samples = sample_decoder(
+        decoder, prompts, planned.params["draws"], length, context.seed, name=name, max_batch=context.part.facts.max_batch
+    )
+    measurements: list[AnyMeasurement] = []
+    for number, (prompt, sample) in enumerate(zip(prompts, samples, strict=True)):
+        laws = decoder_laws(decoder, prompt, name)
+
+        def confirm(tokens: Tokens, position: int, laws: NextLaws = laws) -> bool:
+            # A token at the edge of top-k or top-p may enter or leave with the last bit of a batched product: ask alone.
+            alone = laws(np.asarray([tokens[:position]], np.int64).reshape(1, position))
+            return bool(alone[0, tokens[position]] <= 0)
+
+        measurements += judge_sample(sample, laws, length, eos_id=eos, confirm=confirm, label=f"prompt {number + 1}")
+    merged = Sample(counts_known=samples[0].counts_known)
+    for sample in samples:
+        merged.accepted += sample.accepted
+        merged.later_rounds += sample.later_rounds
+        merged.reported += sample.reported
+    return Found((*measurements, coverage(merged)))
