@@ -52,7 +52,7 @@ def run(planned: Planned, context: Context) -> Found:
     """Measure the exact law on every pair; stop at the first that fails."""
     part = context.part
     assert isinstance(part, (Verifier, Step))
-    if planned.variant == "named pairs":
+    if "sizes" in planned.params:
         return _named(part, planned, context)
     return _generated(part, planned, context)
 

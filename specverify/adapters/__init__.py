@@ -1,0 +1,1 @@
+"""Released decoders as subjects; each module needs its own package and is imported only when it is named."""

@@ -1,0 +1,307 @@
+"""Does a subject sample exactly from its target? Plans the checks that apply, runs them in order, returns a certificate."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from specverify.certificate import Certificate, Evidence, environment
+from specverify.checks import CHECKS
+from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
+from specverify.errors import OpaqueRandomness, PathBudgetExceeded, SpecverifyError, SubjectError, SubjectTimeout, UsageError
+from specverify.evidence.ledger import Ledger
+from specverify.evidence.measurements import OutcomeMeasurement
+from specverify.faults.catalogue import CATALOGUE
+from specverify.randomness import derive
+from specverify.subjects import Decoder, DecoderLike, Subject, load_subject, source_digest
+
+CONTROL = "fault:"
+CONTROL_DRAWS = 20_000
+"""Sequences a control is sampled for at least: enough to refute each of them at the default budget many times over."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run will do, fixed before it starts."""
+
+    spec: str
+    subject: Subject
+    settings: Settings
+    tests: tuple[Planned, ...]
+    skipped: tuple[Skipped, ...]
+    ledger: Ledger
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What must agree for evidence of an earlier, killed run to be used again."""
+        return {"spec": self.spec, "source": source_digest(self.subject), "settings": settings_json(self.settings)}
+
+    def find(self, test: str) -> Planned:
+        """The planned test of that name. Errors: UsageError listing similar ones."""
+        for planned in self.tests:
+            if planned.test == test:
+                return planned
+        close = [p.test for p in self.tests if test.lower() in p.test.lower()][:8]
+        raise UsageError(f"no test is called {test!r}" + (f"; did you mean {', '.join(close)}?" if close else ""))
+
+
+def settings_json(settings: Settings) -> dict[str, Any]:
+    """Settings as they stand in a certificate."""
+    return {"budget": settings.budget.name, "alpha": settings.alpha, "seed": settings.seed, "timeout": settings.timeout}
+
+
+def parts_of(subject: Subject) -> tuple[Part, ...]:
+    """The parts of a decoder, then the subject itself."""
+    own: tuple[Part, ...] = tuple(subject.parts) if isinstance(subject, Decoder) else ()
+    names = [p.name for p in (*own, subject)]
+    if len(set(names)) != len(names):
+        raise SubjectError(f"the parts of {subject.name} need different names, got {', '.join(names)}")
+    return (*own, subject)
+
+
+def controls(settings: Settings) -> list[Planned]:
+    """Every catalogued fault, exactly and by sampling: known-bad rules that the same run must refute."""
+    draws = max(CONTROL_DRAWS, settings.budget.sequences)
+    tests = []
+    for name in CATALOGUE:
+        tests.append(Planned("single_step", CONTROL + name, "control, exact", False, {"sizes": [(5, 2)]}, "refuted"))
+        params = {"v": 5, "k": 2, "length": 3, "draws": draws}
+        tests.append(Planned("sequence", CONTROL + name, "control, sampled", True, params, "refuted"))
+    return tests
+
+
+def plan_for(subject: Subject, spec: str, settings: Settings) -> Plan:
+    """List the tests, in order, and split the false-alarm budget over the statistical ones that are not controls."""
+    tests: list[Planned] = []
+    skipped: list[Skipped] = []
+    for module in CHECKS.values():
+        for part in parts_of(subject):
+            planned = module.plan(part, settings)
+            if isinstance(planned, Skipped):
+                skipped.append(planned)
+            else:
+                tests.extend(planned)
+    ledger = Ledger.split(settings.alpha, (p.test for p in tests if p.statistical)) if any(p.statistical for p in tests) else Ledger(settings.alpha, {})
+    return Plan(spec, subject, settings, (*tests, *controls(settings)), tuple(skipped), ledger)
+
+
+def find_part(spec: str, name: str) -> Any:
+    """Load a subject and return the part of that name, or the named fault. Used by the snippets of counterexamples."""
+    if name.startswith(CONTROL):
+        return CATALOGUE[name.removeprefix(CONTROL)].make(2)
+    for part in parts_of(load_subject(spec)):
+        if part.name == name:
+            return part
+    raise UsageError(f"{spec} has no part {name!r}")
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise SubjectTimeout in the main thread after ``seconds``; elsewhere, and where there are no alarms, do nothing."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(_signum: int, _frame: Any) -> None:
+        raise SubjectTimeout(f"did not come back within {seconds:g} s; give it more with --timeout, or look for a loop that does not end")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@dataclass
+class Runner:
+    """Runs planned tests one at a time; opens the decoder's own models once."""
+
+    plan: Plan
+    _opened: DecoderLike | None = field(default=None, init=False)
+
+    def run(self, planned: Planned) -> Evidence:
+        """Run one test and return its evidence, whatever happens; errors of the subject become evidence too."""
+        settings = self.plan.settings
+        seed = derive(settings.seed, planned.test)
+        alpha = self.plan.ledger.share(planned.test)
+        if planned.expected == "refuted" and planned.statistical:
+            alpha = settings.alpha / max(len(self.plan.ledger.shares), 1)
+        started = time.perf_counter()
+        try:
+            with time_limit(settings.timeout):
+                found = self._found(planned, seed, alpha)
+        except OpaqueRandomness as error:
+            found = Found((OutcomeMeasurement("skipped", str(error)),), None, ("judged by sampling alone",))
+        except PathBudgetExceeded as error:
+            found = Found((OutcomeMeasurement("inconclusive", str(error)),))
+        except SpecverifyError as error:
+            found = self._failed(planned, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a subject raises is evidence, and the other tests go on
+            found = self._failed(planned, f"raised {type(error).__name__}: {error}")
+        return Evidence(
+            planned.test,
+            planned.check,
+            planned.part,
+            CHECKS[planned.check].QUESTION,
+            planned.expected,
+            alpha,
+            found.measurements,
+            None if found.counterexample is None else found.counterexample.to_json(),
+            found.notes,
+            seed,
+            time.perf_counter() - started,
+        )
+
+    def _failed(self, planned: Planned, message: str) -> Found:
+        settings = self.plan.settings
+        again = (
+            f"specverify certify {self.plan.spec} --only {planned.test!r} --seed {settings.seed} "
+            f"--budget {settings.budget.name} --alpha {settings.alpha:g}"
+        )
+        line = " ".join(message.split())
+        return Found((OutcomeMeasurement("error", line, again),))
+
+    def _found(self, planned: Planned, seed: int, alpha: float) -> Found:
+        part = self._part(planned.part)
+        context = Context(part, self.plan.spec, self.plan.settings, seed, alpha)
+        if isinstance(part, Decoder) and planned.variant == "own models":
+            context.opened = self._open(part)
+        found: Found = CHECKS[planned.check].run(planned, context)
+        if not found.measurements:
+            note = found.notes[0] if found.notes else "nothing to measure"
+            return Found((OutcomeMeasurement("skipped", note),))
+        return found
+
+    def _part(self, name: str) -> Part:
+        if name.startswith(CONTROL):
+            return CATALOGUE[name.removeprefix(CONTROL)].make(2)
+        return next(p for p in parts_of(self.plan.subject) if p.name == name)
+
+    def _open(self, part: Decoder) -> DecoderLike:
+        if self._opened is None:
+            assert part.open is not None
+            self._opened = part.open()
+        return self._opened
+
+
+def subject_json(subject: Subject, spec: str) -> dict[str, Any]:
+    """Who was judged: name, kind, source digest, version and declared facts."""
+    top = spec.split(":")[0].split(".")[0]
+    try:
+        version: str | None = metadata.version(top)
+    except (metadata.PackageNotFoundError, ValueError):
+        version = None
+    return {
+        "name": subject.name,
+        "spec": spec,
+        "kind": subject.kind,
+        "source_digest": source_digest(subject),
+        "version": version,
+        "parts": [{"name": p.name, "kind": p.kind, "facts": asdict(p.facts)} for p in parts_of(subject)],
+    }
+
+
+def assemble(plan: Plan, evidence: Sequence[Evidence], timing: Mapping[str, Any] | None = None) -> Certificate:
+    """Put evidence into plan order and make the certificate."""
+    order = {planned.test: i for i, planned in enumerate(plan.tests)}
+    known = sorted((e for e in evidence if e.test in order), key=lambda e: order[e.test])
+    return Certificate(
+        subject_json(plan.subject, plan.spec),
+        settings_json(plan.settings),
+        plan.ledger,
+        tuple(known),
+        tuple({"check": s.check, "part": s.part, "reason": s.reason} for s in plan.skipped),
+        environment(),
+        tuple(p.test for p in plan.tests),
+        timing,
+    )
+
+
+class EvidenceFile:
+    """Evidence as JSON lines, one per finished test, flushed at once; the first line names the plan it belongs to."""
+
+    def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
+        self.path, self.key = path, dict(key)
+
+    def read(self) -> list[Evidence]:
+        """Evidence of an earlier run of the same plan; a line cut short by a kill is dropped. Errors: UsageError when the
+        file belongs to another plan."""
+        if not self.path.exists():
+            return []
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        records = []
+        for line in lines:
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        if not records:
+            return []
+        if records[0].get("plan") != self.key:
+            raise UsageError(f"{self.path} belongs to another subject version or other settings; choose another --out, or remove it")
+        return [Evidence.from_json(r) for r in records[1:]]
+
+    def start(self, keep: Sequence[Evidence] = ()) -> None:
+        """Begin the file anew with what is kept."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("w", encoding="utf-8") as stream:
+            stream.write(json.dumps({"plan": self.key}) + "\n")
+            stream.writelines(json.dumps(e.to_json()) + "\n" for e in keep)
+
+    def add(self, evidence: Evidence) -> None:
+        """Append one finished test."""
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(evidence.to_json()) + "\n")
+
+
+def certify(
+    spec: str,
+    settings: Settings | None = None,
+    *,
+    subject: Subject | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    only: str | None = None,
+    on_done: Callable[[Evidence, int, int], None] | None = None,
+) -> Certificate:
+    """Certify a subject: run every check that applies and the negative controls.
+
+    spec is ``"pkg.mod:attr"``; ``subject`` may hand the object itself. With ``out`` evidence is written as it comes, and
+    ``resume`` continues a killed run there. ``only`` runs the tests whose name contains it; the result is then at most
+    inconclusive. Guarantee: if the subject is exact, the verdict is ``refuted`` with probability at most settings.alpha.
+    Errors: SubjectError when it cannot be loaded; UsageError. Errors inside tests are evidence, not exceptions.
+    """
+    settings = settings or Settings()
+    plan = plan_for(subject if subject is not None else load_subject(spec), spec, settings)
+    chosen = [p for p in plan.tests if only is None or only in p.test]
+    if not chosen:
+        plan.find(only or "")
+    file = None if out is None else EvidenceFile(out / "evidence.jsonl", plan.key)
+    done: list[Evidence] = file.read() if file is not None and resume else []
+    if file is not None:
+        file.start(done)
+    finished = {e.test for e in done}
+    runner = Runner(plan)
+    for planned in chosen:
+        if planned.test in finished:
+            continue
+        evidence = runner.run(planned)
+        done.append(evidence)
+        if file is not None:
+            file.add(evidence)
+        if on_done is not None:
+            on_done(evidence, len(done), len(chosen))
+    certificate = assemble(plan, done)
+    if out is not None:
+        certificate.write(out / "certificate.json")
+    return certificate

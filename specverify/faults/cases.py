@@ -1,0 +1,129 @@
+"""Which mistakes were reported in public about real engines? Each as a small subject, beside its repaired twin.
+
+The attribute ``C02_all_accepted`` of this module is the faulty subject of case C02, ``C02_repaired`` the repaired one;
+``CASES`` holds both, with what goes wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from specverify.faults import rules
+from specverify.faults.decoders import at_prompt_end, factory, keep_all_drafts, keep_length, keep_past_eos
+from specverify.faults.rounds import (
+    assemble,
+    below_ratio,
+    draft_round,
+    draw,
+    finish,
+    residual,
+    token_rejection,
+    with_bonus,
+)
+from specverify.subjects import Decoder, DecoderLike, Emitted, Facts, Model, Step, Subject, Verifier
+
+STEP_K = 2
+"""Draft tokens of the steps below."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A public bug report: what goes wrong, the faulty subject and its repaired twin."""
+
+    id: str
+    summary: str
+    faulty: Subject
+    repaired: Subject
+
+
+def last_n(draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Count the accepted drafts rightly but emit as many from the end of the draft."""
+    K = draft_tokens.shape[1]
+    accepted = below_ratio(draft_tokens, draft_probs, target_probs).long().cumprod(1).sum(1)
+    weights = with_bonus(residual(draft_probs, target_probs), target_probs)
+    last = draw(weights[torch.arange(len(accepted)), accepted])
+    from_the_end = (K - accepted[:, None] + torch.arange(K)).clamp(max=K - 1)
+    return assemble(draft_tokens.gather(1, from_the_end), accepted, last)
+
+
+def all_accepted(draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Count rejections and negate the integer count bitwise: 0 becomes -1, 1 becomes -2, all of them true."""
+    rejections = (~below_ratio(draft_tokens, draft_probs, target_probs)).long().cumsum(1)
+    accept = (~rejections).bool()
+    return finish(draft_tokens, accept, with_bonus(residual(draft_probs, target_probs), target_probs))
+
+
+def none_rejected_so_far(draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Accept while the count of rejections is 0."""
+    rejections = (~below_ratio(draft_tokens, draft_probs, target_probs)).long().cumsum(1)
+    return finish(draft_tokens, rejections == 0, with_bonus(residual(draft_probs, target_probs), target_probs))
+
+
+def greedy_draft_declared(target: Model, draft: Model, prefix: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Draft argmax q and declare the one-hot law that it was drawn from; prefix (B, T)."""
+    tokens, q, p = draft_round(target, draft, prefix, k, lambda law: law.argmax(-1))
+    return token_rejection(tokens, one_hot(tokens, q.shape[-1]).to(q.dtype), p)
+
+
+def report(
+    draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, count: Callable[[Tensor], Tensor]
+) -> Emitted:
+    """Emit by token rejection; ``count`` turns the acceptances (B, K) into the number (B,) that is reported."""
+    accept = below_ratio(draft_tokens, draft_probs, target_probs)
+    weights = with_bonus(residual(draft_probs, target_probs), target_probs)
+    tokens, counts = finish(draft_tokens, accept, weights)
+    return Emitted(tokens, counts, count(accept))
+
+
+def acceptances_anywhere(accept: Tensor) -> Tensor:
+    """Count accepted tokens, also behind a rejection: (B, K) -> (B,)."""
+    return accept.sum(1)
+
+
+def acceptances_in_a_run(accept: Tensor) -> Tensor:
+    """Count accepted tokens before the first rejection: (B, K) -> (B,)."""
+    return accept.long().cumprod(1).sum(1)
+
+
+def _decoder(name: str, build: Callable[..., DecoderLike] | None = None) -> Decoder:
+    return Decoder(name, build=build or factory(), facts=Facts(rule="token rejection"))
+
+
+C01_last_n = Verifier("C01_last_n", last_n)
+C01_repaired = Verifier("C01_repaired", token_rejection)
+C02_all_accepted = Verifier("C02_all_accepted", all_accepted)
+C02_repaired = Verifier("C02_repaired", none_rejected_so_far)
+C03_soft_q_declared = Step("C03_soft_q_declared", partial(rules.greedy_draft, k=STEP_K), STEP_K)
+C03_repaired = Step("C03_repaired", partial(greedy_draft_declared, k=STEP_K), STEP_K)
+C10_inverted_ratio = Verifier("C10_inverted_ratio", rules.inverted_ratio)
+C10_repaired = Verifier("C10_repaired", token_rejection)
+C11_rejected_stay = _decoder("C11_rejected_stay", factory(keep=keep_all_drafts))
+C11_not_rolled_back = _decoder("C11_not_rolled_back", factory(keep=keep_length))
+C11_repaired = _decoder("C11_repaired")
+C12_prompt_position = _decoder("C12_prompt_position", factory(read_at=at_prompt_end))
+C12_repaired = _decoder("C12_repaired")
+C15_past_eos = _decoder("C15_past_eos", factory(cut=keep_past_eos))
+C15_repaired = _decoder("C15_repaired")
+C16_counts_all = Verifier("C16_counts_all", partial(report, count=acceptances_anywhere))
+C16_repaired = Verifier("C16_repaired", partial(report, count=acceptances_in_a_run))
+
+CASES: dict[str, Case] = {
+    case.faulty.name: case
+    for case in (
+        Case("C01", "the accepted slice is the last n drafted tokens, not the first n", C01_last_n, C01_repaired),
+        Case("C02", "the rejection mask is a negated count: every draft is accepted", C02_all_accepted, C02_repaired),
+        Case("C03", "the draft is argmax q, the rule uses the soft q", C03_soft_q_declared, C03_repaired),
+        Case("C10", "the ratio is q/p instead of p/q", C10_inverted_ratio, C10_repaired),
+        Case("C11", "rejected draft tokens stay in the output and in the prefix", C11_rejected_stay, C11_repaired),
+        Case("C11", "the length is not rolled back: drafts behind a rejection stay", C11_not_rolled_back, C11_repaired),
+        Case("C12", "every round but the first verifies at the wrong position", C12_prompt_position, C12_repaired),
+        Case("C15", "tokens that a round emitted after an eos are returned too", C15_past_eos, C15_repaired),
+        Case("C16", "the reported count includes acceptances behind a rejection", C16_counts_all, C16_repaired),
+    )
+}
