@@ -1,9 +1,9 @@
 """Does Hugging Face transformers sample exactly from its target model? Its released code as subjects.
 
 ``step`` is the verification step alone (``transformers.generation.utils._speculative_sampling``),
-``assisted_generation`` and its variants are ``model.generate(assistant_model=..., do_sample=True)`` on tiny random models
-built on the spot, and ``subject`` is the first decoder with the step as its part. :class:`AssistedDecoder` takes models
-of the user's own.
+``assisted_generation`` and its variants are ``model.generate(assistant_model=..., do_sample=True)`` on tiny random
+models built on the spot, and ``subject`` is the first decoder with the step as its part. :class:`AssistedDecoder` takes
+models of the user's own.
 
 Nothing of transformers is copied or changed. ``docs/transformers.md`` says what came out.
 """
@@ -71,8 +71,8 @@ class AssistedDecoder:
     """``target.generate(assistant_model=draft, do_sample=True)`` as a decoder, one prompt per call of ``generate``.
 
     Both models are decoder-only causal language models of transformers with one vocabulary. transformers reads how much
-    to draft from the draft's own ``generation_config``, so that object is replaced by a copy with the request's ``k`` and
-    ``confidence``; the target is left as it is. Rows draw from streams of their own, derived from (seed, row).
+    to draft from the draft's own ``generation_config``, so that object is replaced by a copy with the request's ``k``
+    and ``confidence``; the target is left as it is. Rows draw from streams of their own, derived from (seed, row).
     """
 
     def __init__(self, target: Any, draft: Any, request: Request | None = None, prompts: Tensor | None = None) -> None:
@@ -81,7 +81,8 @@ class AssistedDecoder:
         self.vocab_size = int(target.config.vocab_size)
         if int(draft.config.vocab_size) != self.vocab_size:
             raise SubjectError(
-                f"the target has {self.vocab_size} tokens, the draft {draft.config.vocab_size}; they must share one vocabulary"
+                f"the target has {self.vocab_size} tokens and the draft {draft.config.vocab_size}; "
+                "take models that share one vocabulary"
             )
         self.eos_id = self.request.eos_id
         if prompts is not None:
@@ -95,7 +96,7 @@ class AssistedDecoder:
         self._draft_passes: int | None = None
 
     def generate(self, prompts: Tensor, max_new_tokens: int, seed: int) -> Generated:
-        """Generate (B, max_new_tokens) ids for prompts (B, T), -1 after an eos, with the accepted counts of every round.
+        """Generate (B, max_new_tokens) ids for prompts (B, T), -1 after an eos, with every round's accepted count.
 
         Near the end transformers drafts fewer than k tokens, and none for the very last one.
         """

@@ -12,7 +12,9 @@ import numpy as np
 from specverify.laws import Array
 
 LENIENCY = 0.5
+"""The factor l of lenience."""
 EPS, DELTA = 0.09, 0.3
+"""Constants of typical acceptance; delta is the square root of eps, as Medusa (arXiv 2401.10774) suggests."""
 
 
 def _total(x: Array) -> Array:

@@ -1,0 +1,213 @@
+"""The ``specverify`` command: certify, recheck, report, bench, faults."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from specverify import __version__
+from specverify.errors import CertificateError, SpecverifyError, SubjectError, UsageError
+
+USAGE_ERROR = 64
+"""Exit code of a wrong call; 2, argparse's own, means inconclusive here."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE_ERROR, f"{self.prog}: {message}\n")
+
+
+def say(text: str = "", stream: IO[str] | None = None) -> None:
+    """Write one line for a person."""
+    (stream or sys.stdout).write(text + "\n")
+    (stream or sys.stdout).flush()
+
+
+def run_folder(spec: str, base: Path = Path("reports")) -> Path:
+    """A fresh folder for a run of ``spec`` under ``base``."""
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", spec).strip("-") or "subject"
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    folder = base / f"{slug}-{stamp}"
+    number = 2
+    while folder.exists():
+        folder = base / f"{slug}-{stamp}-{number}"
+        number += 1
+    return folder
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="specverify", description="Certify that a speculative decoder samples exactly from its target model.")
+    parser.add_argument("--version", action="version", version=f"specverify {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+
+    certify = commands.add_parser(
+        "certify",
+        help="judge a subject: exit 0 certified, 1 refuted, 2 inconclusive, 3 error",
+        description="Judge a subject. Exit code 0 certified, 1 refuted, 2 inconclusive, 3 error, 64 wrong usage.",
+    )
+    certify.add_argument("subject", help="pkg.mod:attr, pkg.mod (its attribute 'subject'), or path/file.py:attr")
+    certify.add_argument("--budget", default="standard", help="smoke, standard (default) or certify")
+    certify.add_argument("--alpha", type=float, default=None, help="false-alarm probability of the whole certificate (default 1e-8)")
+    certify.add_argument("--seed", type=int, default=0, help="root seed of everything drawn (default 0)")
+    certify.add_argument("--timeout", type=float, default=300.0, help="seconds allowed per test (default 300)")
+    certify.add_argument("--out", type=Path, default=None, help="folder to write to (default reports/SUBJECT-DATE)")
+    certify.add_argument("--resume", type=Path, default=None, metavar="DIR", help="continue a killed run in DIR")
+    certify.add_argument("--only", default=None, metavar="TEXT", help="run only tests whose name contains TEXT; never certifies")
+    certify.add_argument("--report", action="store_true", help="write the HTML and Markdown report too")
+
+    recheck = commands.add_parser("recheck", help="recompute every verdict of a certificate, without the subject")
+    recheck.add_argument("certificate", type=Path)
+
+    report = commands.add_parser("report", help="write the report of a run (the same as python -m specverify.report)")
+    report.add_argument("rest", nargs=argparse.REMAINDER)
+
+    bench = commands.add_parser("bench", help="measure what speculation is worth on this machine")
+    bench.add_argument("rest", nargs=argparse.REMAINDER)
+
+    faults = commands.add_parser("faults", help="list the catalogue of known wrong rules")
+    faults.add_argument("--json", action="store_true")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["report"]:
+        from specverify.report.__main__ import main as report_main
+
+        return report_main(arguments[1:])
+    if arguments[:1] == ["bench"]:
+        from specverify.timing.__main__ import main as bench_main
+
+        return bench_main(arguments[1:])
+    try:
+        options = _parser().parse_args(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    try:
+        return {"certify": _certify, "recheck": _recheck, "faults": _faults}[options.command](options)
+    except UsageError as error:
+        say(f"specverify: {error}", sys.stderr)
+        return USAGE_ERROR
+    except SpecverifyError as error:
+        say(f"specverify: {error}", sys.stderr)
+        return 3 if isinstance(error, SubjectError) else 1 if isinstance(error, CertificateError) else USAGE_ERROR
+    except KeyboardInterrupt:
+        say("\nspecverify: interrupted; finished tests are kept, continue with --resume", sys.stderr)
+        return 130
+
+
+def _certify(options: argparse.Namespace) -> int:
+    import torch
+
+    from specverify.certificate import EXIT_CODES
+    from specverify.certify import certify, plan_for
+    from specverify.checks.base import Settings, budget_named
+    from specverify.evidence.ledger import DEFAULT_ALPHA
+    from specverify.subjects import load_subject
+
+    torch.set_num_threads(1)
+    alpha = DEFAULT_ALPHA if options.alpha is None else options.alpha
+    settings = Settings(budget_named(options.budget), alpha, options.seed, options.timeout)
+    subject = load_subject(options.subject)
+    plan = plan_for(subject, options.subject, settings)
+    out = options.resume or options.out or run_folder(options.subject)
+    if options.resume is not None and not options.resume.is_dir():
+        raise UsageError(f"there is no run to resume in {options.resume}")
+    say(f"{subject.name}: {len(plan.tests)} tests, false-alarm budget {alpha:g}, seed {settings.seed}, evidence in {out}")
+    with _progress(len(plan.tests)) as bar:
+        certificate = certify(
+            options.subject, settings, subject=subject, out=out, resume=options.resume is not None, only=options.only, on_done=bar
+        )
+    say(_summary(certificate))
+    if options.report:
+        from specverify.report.__main__ import main as report_main
+
+        report_main([str(out)])
+    else:
+        say(f"certificate  {out / 'certificate.json'}")
+        say(f"report       python -m specverify.report {out}")
+    return EXIT_CODES[certificate.verdict]
+
+
+class _progress:  # noqa: N801 - used like a function
+    """A progress bar on a terminal; in a log, a line for every test that was not certified (or, for controls, refuted)."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+
+    def __enter__(self) -> _progress:
+        from tqdm import tqdm
+
+        self.bar = tqdm(total=self.total, unit="test", leave=False, disable=not sys.stderr.isatty(), file=sys.stderr)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def __call__(self, evidence: Any, done: int, total: int) -> None:
+        self.bar.total = total
+        self.bar.set_description(evidence.test[:48])
+        self.bar.update(done - self.bar.n)
+        if evidence.verdict != evidence.expected:
+            reason = next(j.reason for j in evidence.judgements() if j.verdict == evidence.verdict)
+            self.bar.write(f"{evidence.verdict:<12} {evidence.test}: {reason}", file=sys.stderr)
+
+
+def _summary(certificate: Any) -> str:
+    """The outcome as a short table, the smallest counterexample, and the sentence."""
+    lines = [""]
+    own = [e for e in certificate.evidence if e.expected == "certified"]
+    controls = [e for e in certificate.evidence if e.expected == "refuted"]
+    width = max((len(e.check) for e in own), default=8)
+    for check in dict.fromkeys(e.check for e in own):
+        verdicts = [e.verdict for e in own if e.check == check]
+        counted = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
+        lines.append(f"  {check:<{width}}  {counted}")
+    if controls:
+        caught = sum(e.verdict == "refuted" for e in controls)
+        lines.append(f"  {'controls':<{width}}  {caught} of {len(controls)} known-bad rules refuted")
+    shown = [e.counterexample for e in own if e.counterexample is not None]
+    if shown:
+        smallest = min(shown, key=lambda c: len(json.dumps(c["pair"])))
+        lines += ["", "smallest counterexample:", *(f"  {line}" for line in smallest["lines"])]
+    for e in own:
+        for m, j in zip(e.measurements, e.judgements(), strict=True):
+            if j.verdict == "error" and getattr(m, "reproduce", ""):
+                lines += ["", f"error in {e.test}: {j.reason}", f"  reproduce: {m.reproduce}"]
+    lines += ["", f"{certificate.verdict.upper()}: {certificate.sentence()}", ""]
+    return "\n".join(lines)
+
+
+def _recheck(options: argparse.Namespace) -> int:
+    from specverify.certificate import EXIT_CODES, load, recheck
+
+    data = load(options.certificate)
+    certificate = recheck(data)
+    say(f"{len(certificate.evidence)} tests judged again from their numbers; every verdict follows, digest {data['digest'][:16]}")
+    say(f"{certificate.verdict.upper()}: {certificate.sentence()}")
+    return EXIT_CODES[certificate.verdict]
+
+
+def _faults(options: argparse.Namespace) -> int:
+    from specverify.faults.catalogue import CATALOGUE
+
+    if options.json:
+        rows = [{"name": f.name, "summary": f.summary, "advice": f.advice, "source": f.source} for f in CATALOGUE.values()]
+        say(json.dumps(rows, indent=1))
+        return 0
+    width = max(map(len, CATALOGUE))
+    for fault in CATALOGUE.values():
+        say(f"{fault.name:<{width}}  {fault.summary}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
