@@ -155,8 +155,10 @@ class Certificate:
         name = self.subject["name"]
         caught = sum(e.verdict == "refuted" for e in controls)
         if self.verdict == "certified":
+            passed = sum(e.verdict == "certified" for e in own)
+            aside = f" ({len(own) - passed} more could not be put to it)" if passed < len(own) else ""
             return (
-                f"{name} samples from its target law in all {len(own)} tests, at a false-alarm budget of {self.ledger.alpha:g}; "
+                f"{name} samples from its target law in all {passed} tests{aside}, at a false-alarm budget of {self.ledger.alpha:g}; "
                 f"{caught} of {len(controls)} known-bad controls were refuted in the same run."
             )
         if self.verdict == "refuted":

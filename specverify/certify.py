@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -103,6 +105,10 @@ def find_part(spec: str, name: str) -> Any:
     raise UsageError(f"{spec} has no part {name!r}")
 
 
+class _Alarm(BaseException):
+    """Time is up. Not an Exception, so that neither a subject nor Hypothesis takes it for a failure of its own."""
+
+
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise SubjectTimeout in the main thread after ``seconds``; elsewhere, and where there are no alarms, do nothing."""
@@ -111,12 +117,16 @@ def time_limit(seconds: float) -> Iterator[None]:
         return
 
     def ring(_signum: int, _frame: Any) -> None:
-        raise SubjectTimeout(f"did not come back within {seconds:g} s; give it more with --timeout, or look for a loop that does not end")
+        raise _Alarm
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+    except _Alarm:
+        raise SubjectTimeout(
+            f"did not come back within {seconds:g} s; give it more with --timeout, or look for a loop that does not end"
+        ) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -145,9 +155,13 @@ class Runner:
         except PathBudgetExceeded as error:
             found = Found((OutcomeMeasurement("inconclusive", str(error)),))
         except SpecverifyError as error:
-            found = self._failed(planned, str(error))
+            found = self.failed(planned, str(error), getattr(error, "inputs", ""))
         except Exception as error:  # noqa: BLE001 - whatever a subject raises is evidence, and the other tests go on
-            found = self._failed(planned, f"raised {type(error).__name__}: {error}")
+            found = self.failed(planned, f"raised {type(error).__name__}: {error}")
+        return self.evidence(planned, found, alpha, time.perf_counter() - started)
+
+    def evidence(self, planned: Planned, found: Found, alpha: float, seconds: float) -> Evidence:
+        """What a test found, with what is known about the test."""
         return Evidence(
             planned.test,
             planned.check,
@@ -158,18 +172,19 @@ class Runner:
             found.measurements,
             None if found.counterexample is None else found.counterexample.to_json(),
             found.notes,
-            seed,
-            time.perf_counter() - started,
+            derive(self.plan.settings.seed, planned.test),
+            seconds,
         )
 
-    def _failed(self, planned: Planned, message: str) -> Found:
+    def failed(self, planned: Planned, message: str, inputs: str = "") -> Found:
+        """An error of the subject as a finding, with the command that reproduces it."""
         settings = self.plan.settings
         again = (
             f"specverify certify {self.plan.spec} --only {planned.test!r} --seed {settings.seed} "
             f"--budget {settings.budget.name} --alpha {settings.alpha:g}"
         )
         line = " ".join(message.split())
-        return Found((OutcomeMeasurement("error", line, again),))
+        return Found((OutcomeMeasurement("error", line, again + (f"\n  inputs: {inputs}" if inputs else "")),))
 
     def _found(self, planned: Planned, seed: int, alpha: float) -> Found:
         part = self._part(planned.part)
@@ -264,6 +279,36 @@ class EvidenceFile:
             stream.write(json.dumps(evidence.to_json()) + "\n")
 
 
+GRACE = 15.0
+"""Seconds after a test's timeout before a call that cannot be interrupted ends the process."""
+
+
+@contextmanager
+def _watch(runner: Runner, planned: Planned, done: Sequence[Evidence], file: EvidenceFile | None, out: Path | None) -> Iterator[None]:
+    """End the process when a test hangs inside compiled code, where no alarm is heard, after writing what is known."""
+    if file is None or out is None:
+        yield
+        return
+
+    def give_up() -> None:
+        message = f"hangs in code that cannot be interrupted: no answer within {runner.plan.settings.timeout + GRACE:g} s"
+        evidence = runner.evidence(planned, runner.failed(planned, message), 0.0, runner.plan.settings.timeout + GRACE)
+        file.add(evidence)
+        certificate = assemble(runner.plan, [*done, evidence])
+        certificate.write(out / "certificate.json")
+        sys.stderr.write(f"specverify: {planned.test} {message}; stopped, continue with --resume {out}\n")
+        sys.stderr.flush()
+        os._exit(3)
+
+    timer = threading.Timer(runner.plan.settings.timeout + GRACE, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def certify(
     spec: str,
     settings: Settings | None = None,
@@ -295,7 +340,8 @@ def certify(
     for planned in chosen:
         if planned.test in finished:
             continue
-        evidence = runner.run(planned)
+        with _watch(runner, planned, done, file, out):
+            evidence = runner.run(planned)
         done.append(evidence)
         if file is not None:
             file.add(evidence)

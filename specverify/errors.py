@@ -12,7 +12,14 @@ class UsageError(SpecverifyError):
 
 
 class SubjectError(SpecverifyError):
-    """The subject could not be used: not importable, wrong shape, ids outside the vocabulary, NaN, too many tokens."""
+    """The subject could not be used: not importable, wrong shape, ids outside the vocabulary, NaN, too many tokens.
+
+    ``inputs`` describes the arguments of the call that failed, so that it can be repeated.
+    """
+
+    def __init__(self, message: str, inputs: str = "") -> None:
+        super().__init__(message)
+        self.inputs = inputs
 
 
 class SubjectTimeout(SubjectError):  # noqa: N818 - named after what happened, as TimeoutError is

@@ -6,6 +6,8 @@ one-hot laws, disjoint supports, p == q and p == q up to one ulp are all among t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import numpy as np
 
@@ -48,6 +50,13 @@ def one_ulp_off(laws: Array, dtype: str = "float64") -> Array:
     return np.minimum(nudged, kind(1)).astype(np.float64)
 
 
+def hardened(pair: Pair) -> Pair:
+    """The same pair at temperature 0: every target law a one-hot at its largest weight, the lowest token among equals."""
+    table = np.zeros_like(pair.target.laws, dtype=np.int64)
+    table[np.arange(len(table)), pair.target.laws.argmax(1)] = 1
+    return replace(pair, target=TableModel.from_weights(table))
+
+
 @st.composite
 def pairs(
     draw: st.DrawFn, *, max_vocab: int = 4, max_k: int = 3, dtype: str = "float64", min_k: int = 1, ulp: bool = True
@@ -83,3 +92,8 @@ def named_pair(vocab_size: int, k: int, *, seed: int = 0, zeros: float = 0.15) -
     target = random_model(rng, vocab_size, zeros=zeros)
     draft = random_model(rng, vocab_size, zeros=zeros)
     return Pair(target, draft, k, (0,), f"V{vocab_size}-K{k}")
+
+
+def pair_for(rule: str | None, pair: Pair) -> Pair:
+    """The pair as a rule may be judged on it: greedy verification is exact at temperature 0 only."""
+    return hardened(pair) if rule == "greedy" else pair

@@ -14,7 +14,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -22,7 +23,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from specverify.errors import SubjectError
+from specverify.errors import SpecverifyError, SubjectError
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -67,6 +68,34 @@ class Emitted:
         return [
             tuple(row[:count]) for row, count in zip(self.tokens.tolist(), self.counts.tolist(), strict=True)
         ]
+
+
+@contextmanager
+def naming_inputs(name: str, **inputs: Any) -> Iterator[None]:
+    """Turn whatever a subject raises into a SubjectError that carries the inputs of the call."""
+    try:
+        yield
+    except SubjectError as error:
+        error.inputs = error.inputs or _describe(inputs)
+        raise
+    except SpecverifyError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise SubjectError(f"{name} raised {type(error).__name__}: {said}", _describe(inputs)) from error
+
+
+def _describe(inputs: Mapping[str, Any], most: int = 400) -> str:
+    """Arguments in full where they are small, else their first row and shape."""
+    shown = []
+    for name, value in inputs.items():
+        if isinstance(value, Tensor):
+            small = value.numel() <= most or value.dim() == 0
+            said = f"{value.tolist()}" if small else f"{value[:1].tolist()} (first of {len(value)} rows)"
+            shown.append(f"{name} = {said}")
+        else:
+            shown.append(f"{name} = {value!r}")
+    return "; ".join(shown)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,10 +179,10 @@ class Verifier:
     def __call__(self, draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor) -> Emitted:
         """Run the step on copies of its inputs and read what it returned."""
         dtype = self.facts.torch_dtype
-        raw = self.verify(
-            draft_tokens.clone(), draft_probs.to(dtype, copy=True), target_probs.to(dtype, copy=True)
-        )
-        return normalise_emitted(raw, draft_tokens.shape[0], draft_tokens.shape[1], target_probs.shape[-1], self.name)
+        (B, K), V = draft_tokens.shape, target_probs.shape[-1]
+        with naming_inputs(self.name, draft_tokens=draft_tokens, draft_probs=draft_probs, target_probs=target_probs):
+            raw = self.verify(draft_tokens.clone(), draft_probs.to(dtype, copy=True), target_probs.to(dtype, copy=True))
+            return normalise_emitted(raw, B, K, V, self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,8 +201,9 @@ class Step:
 
     def __call__(self, target: Model, draft: Model, prefix: Tensor) -> Emitted:
         """Run one round on a copy of the prefix and read what it returned."""
-        raw = self.step(target, draft, prefix.clone())
-        return normalise_emitted(raw, prefix.shape[0], self.k, target.vocab_size, self.name)
+        with naming_inputs(self.name, prefix=prefix):
+            raw = self.step(target, draft, prefix.clone())
+            return normalise_emitted(raw, prefix.shape[0], self.k, target.vocab_size, self.name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from specverify.checks.sampling import Sample, sample_decoder
 from specverify.checks.sequence import decoder_prompts
 from specverify.evidence.measurements import AnyMeasurement, BoundMeasurement, RateMeasurement, ViolationMeasurement, law_tolerance
 from specverify.exact import emission
-from specverify.pairs import named_pair
+from specverify.pairs import named_pair, pair_for
 from specverify.subjects import Decoder, DecoderLike, Step, Verifier, checked_log_probs
 from specverify.theory import block_tail, first_overlap
 
@@ -35,7 +35,7 @@ def run(planned: Planned, context: Context) -> Found:
         return _decoder(planned, context, context.opened)
     found: list[AnyMeasurement] = []
     for vocab_size, k in planned.params["sizes"]:
-        pair = named_pair(vocab_size, k)
+        pair = pair_for(context.part.facts.rule, named_pair(vocab_size, k))
         emitted = emission(part, pair)
         slack = law_tolerance(part.facts.dtype, vocab_size, k + 1)
         tail = [sum(m for t, m in emitted.tokens.items() if len(t) - 1 >= i) for i in range(1, k + 1)]

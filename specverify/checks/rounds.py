@@ -8,7 +8,7 @@ from specverify.errors import PathBudgetExceeded
 from specverify.evidence.measurements import LawMeasurement, OutcomeMeasurement
 from specverify.exact import decoder_emission, step_rounds, verifier_rounds
 from specverify.laws import Pair, Tokens
-from specverify.pairs import named_pair
+from specverify.pairs import named_pair, pair_for
 from specverify.subjects import Decoder, Step, Verifier
 
 NAME = "rounds"
@@ -50,7 +50,7 @@ def run(planned: Planned, context: Context) -> Found:
     """Measure the joint law pair after pair; stop at the first that fails."""
     measurements: list[LawMeasurement | OutcomeMeasurement] = []
     for vocab_size, k, length in planned.params["sizes"]:
-        pair = named_pair(vocab_size, k)
+        pair = pair_for(context.part.facts.rule, named_pair(vocab_size, k))
         try:
             emitted = rounds_law(context.part, pair, length)
         except PathBudgetExceeded as error:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specverify.laws import Array, Ints, Pair, Tokens
 from specverify.randomness import derive, stream
-from specverify.subjects import DecoderLike, Step, Verifier, normalise_generated
+from specverify.subjects import DecoderLike, Step, Verifier, naming_inputs, normalise_generated
 from specverify.tables import torch_models
 
 MOST_ROWS = 4096
@@ -149,8 +149,10 @@ def sample_decoder(
         while made < n:
             batch = min(rows, n - made)
             kind = [(made + r) % kinds for r in range(batch)]
-            raw = decoder.generate(prompts[kind], length, seed=derive(seed, "call", call) % 2**31)
-            result = normalise_generated(raw, batch, length, decoder.vocab_size, eos, name)
+            call_seed = derive(seed, "call", call) % 2**31
+            with naming_inputs(f"{name}.generate", prompts=prompts[kind], max_new_tokens=length, seed=call_seed):
+                raw = decoder.generate(prompts[kind], length, seed=call_seed)
+                result = normalise_generated(raw, batch, length, decoder.vocab_size, eos, name)
             accepted = None if result.accepted is None else result.accepted.tolist()
             for r, tokens in enumerate(result.tokens.tolist()):
                 sample = samples[kind[r]]

@@ -12,7 +12,7 @@ from specverify.checks.sampling import Sample, sample_decoder, sample_step, samp
 from specverify.evidence.cells import NextLaws, grow, sort_into
 from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, CoverageMeasurement, rounded
 from specverify.laws import Array, Ints, Pair, TableModel, Tokens
-from specverify.pairs import named_pair
+from specverify.pairs import named_pair, pair_for
 from specverify.randomness import stream
 from specverify.subjects import Decoder, DecoderLike, Step, checked_log_probs
 from specverify.tables import torch_models
@@ -50,7 +50,7 @@ def run(planned: Planned, context: Context) -> Found:
         assert context.opened is not None
         return _own_models(planned, context, context.opened)
     part, params = context.part, planned.params
-    pair = named_pair(params["v"], params["k"])
+    pair = pair_for(part.facts.rule, named_pair(params["v"], params["k"]))
     target = rounded(pair.target, part.facts.dtype)
     sample = _sample_part(part, pair, params["draws"], params["length"], context.seed)
     measurements = judge_sample(sample, table_laws(target, pair.prompt), params["length"])

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, Phase
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.explain import counterexample_from
-from specverify.errors import OpaqueRandomness, SubjectError
+from specverify.errors import OpaqueRandomness, SubjectError, SubjectTimeout
 from specverify.evidence.measurements import BoundMeasurement, CoverageMeasurement, LawMeasurement, OutcomeMeasurement
 from specverify.exact import emission
 from specverify.laws import Pair, Tokens
-from specverify.pairs import named_pair, pairs
+from specverify.pairs import named_pair, pair_for, pairs
 from specverify.subjects import Decoder, Step, Verifier
 
 NAME = "single_step"
@@ -61,7 +61,7 @@ def _named(part: Verifier | Step, planned: Planned, context: Context) -> Found:
     measurements: list[LawMeasurement | CoverageMeasurement] = []
     events = {"accepted": 0.0, "rejected": 0.0, "bonus": 0.0}
     for vocab_size, k in planned.params["sizes"]:
-        pair = named_pair(vocab_size, k)
+        pair = pair_for(part.facts.rule, named_pair(vocab_size, k))
         measurement, emitted = measure(part, pair)
         measurements.append(measurement)
         for tokens, mass in emitted.items():
@@ -109,8 +109,8 @@ def _generated(part: Verifier | Step, planned: Planned, context: Context) -> Fou
 
     def fails(pair: Pair) -> bool:
         try:
-            measurement, _ = measure(part, pair)
-        except OpaqueRandomness:
+            measurement, _ = measure(part, pair_for(part.facts.rule, pair))
+        except (OpaqueRandomness, SubjectTimeout):
             raise
         except SubjectError as error:
             broke["error"] = error
@@ -135,8 +135,9 @@ def _generated(part: Verifier | Step, planned: Planned, context: Context) -> Fou
     if failing is None:
         summary = BoundMeasurement(f"largest deviation over {tried} generated pairs, in units of its tolerance", largest["ratio"], 1.0, 0.0)
         return Found((summary, kept["worst"]))
+    failing = pair_for(part.facts.rule, failing)
     try:
         measurement, _ = measure(part, failing)
     except SubjectError as error:
-        return Found((OutcomeMeasurement("error", str(error), f"pair {failing.to_json()}"),))
+        return Found((OutcomeMeasurement("error", str(error), f"pair {failing.to_json()}; {error.inputs}"),))
     return Found((measurement,), counterexample_from(measurement, context.spec, part.name), (f"found after {tried} pairs and shrunk",))

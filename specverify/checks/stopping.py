@@ -8,7 +8,7 @@ from specverify.checks.sequence import decoder_prompts
 from specverify.evidence.measurements import AnyMeasurement, LawMeasurement, ViolationMeasurement
 from specverify.exact import decoder_emission
 from specverify.laws import Tokens
-from specverify.pairs import named_pair
+from specverify.pairs import named_pair, pair_for
 from specverify.subjects import Decoder
 from specverify.tables import torch_models
 
@@ -46,7 +46,7 @@ def run(planned: Planned, context: Context) -> Found:
     assert part.build is not None
     found: list[AnyMeasurement] = []
     for vocab_size, k, length in SIZES:
-        pair, eos = named_pair(vocab_size, k), vocab_size - 1
+        pair, eos = pair_for(part.facts.rule, named_pair(vocab_size, k)), vocab_size - 1
         decoder = part.build(*torch_models(pair, part.facts.torch_dtype), pair.k, eos_id=eos)
         emitted = decoder_emission(decoder, pair, length, name=part.name, max_batch=1).tokens
         bad = [tokens for tokens in emitted if after_eos(tokens, eos)]

@@ -7,18 +7,20 @@ hands out the *same* numbers again, as it really would.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+import numpy.random
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from specverify.errors import OpaqueRandomness, RowsCoupled, SpecverifyError, SubjectError
 from specverify.exact.symbolic import SymbolicTensor, opaque
-from specverify.exact.walk import Batch, Explored, Leaf, explore
+from specverify.exact.walk import Batch, Explored, Item, Leaf, explore
 
 DEFAULT_MAX_PATHS = 500_000
 
@@ -252,21 +254,39 @@ def walk_rows(
             raise SubjectError(f"returned {len(outcomes)} outcomes for {len(numbers)} rows")
         return outcomes
 
+    elsewhere = _foreign_streams()
     explored = explore(call, problems, rows=rows, max_paths=max_paths)
-    if rows > 1 and explored.calls < len(explored.leaves):
+    if rows > 1:
         _walk_again_alone(call, explored.leaves)
+    if _foreign_streams() != elsewhere:
+        raise OpaqueRandomness(
+            "the code drew from Python's random or from numpy.random, which the exact engine does not follow; to be analysable, draw with torch"
+        )
+    if rows == 1:
+        try:
+            _walk_again_alone(call, explored.leaves)
+        except RowsCoupled as error:
+            raise OpaqueRandomness(
+                f"the code is not a function of what it draws from torch ({error}); it keeps state between calls, or draws random "
+                "numbers by other means; to be analysable, draw with torch and start every call afresh"
+            ) from None
     return explored
 
 
-def _walk_again_alone(call: Callable[[Batch], list[Hashable]], leaves: list[Leaf], sample: int = 16) -> None:
-    from specverify.exact.walk import Item
+def _foreign_streams() -> tuple[Any, ...]:
+    """States of the streams that other libraries draw from."""
+    kind, keys, *rest = numpy.random.get_state(legacy=True)
+    return random.getstate(), kind, keys.tobytes(), tuple(rest)
 
+
+def _walk_again_alone(call: Callable[[Batch], list[Hashable]], leaves: list[Leaf], sample: int = 32) -> None:
+    """Walk an even sample of the paths once more, one per call. Errors: RowsCoupled when one comes out differently."""
     step = max(1, len(leaves) // sample)
     for leaf in leaves[::step][:sample]:
         batch = Batch([Item(leaf.problem, leaf.decisions, leaf.weight)])
         (outcome,) = call(batch)
         if outcome != leaf.outcome or tuple(batch.rows[0].decided) != leaf.decisions:
-            raise RowsCoupled(f"a path gave {leaf.outcome} in a batch and {outcome} alone: rows influence each other")
+            raise RowsCoupled(f"the same decisions gave {leaf.outcome} first and {outcome} when walked again alone")
 
 
 def induced_law(run: Callable[[], Any], *, max_paths: int = DEFAULT_MAX_PATHS) -> Law:

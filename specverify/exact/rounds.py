@@ -13,7 +13,7 @@ from specverify.errors import RowsCoupled
 from specverify.exact.engine import DEFAULT_MAX_PATHS, walk_rows
 from specverify.exact.walk import Batch
 from specverify.laws import Pair, Tokens, all_sequences
-from specverify.subjects import DecoderLike, Step, Verifier, normalise_generated
+from specverify.subjects import DecoderLike, Step, Verifier, naming_inputs, normalise_generated
 from specverify.tables import torch_models
 
 ROWS_PER_CALL = 256
@@ -152,8 +152,10 @@ def decoder_emission(
     eos = getattr(decoder, "eos_id", None)
 
     def run(numbers: list[int], _batch: Batch) -> list[tuple[Tokens, int | None]]:
-        raw = decoder.generate(prompt.repeat(len(numbers), 1), length, seed=0)
-        tokens = normalise_generated(raw, len(numbers), length, pair.vocab_size, eos, name).tokens
+        prompts = prompt.repeat(len(numbers), 1)
+        with naming_inputs(f"{name}.generate", pair=pair.to_json(), prompts=prompts, max_new_tokens=length, seed=0):
+            raw = decoder.generate(prompts, length, seed=0)
+            tokens = normalise_generated(raw, len(numbers), length, pair.vocab_size, eos, name).tokens
         return [(tuple(row), None) for row in tokens.tolist()]
 
     return _collect(run, [1.0], _rows_for(max_batch), max_paths)
