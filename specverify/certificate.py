@@ -177,7 +177,8 @@ class Certificate:
             reason = next(j.reason for j in open_tests[0].judgements() if j.verdict == "inconclusive")
             return f"Nothing refutes {name}, but {len(open_tests)} of {len(own)} tests are inconclusive, first {open_tests[0].test}: {reason}."
         if self.missing:
-            return f"Nothing refutes {name}, but {len(self.missing)} planned tests left no evidence, first {self.missing[0]}."
+            left = f"{len(self.missing)} of {len(self.planned)} planned tests left no evidence"
+            return f"Nothing refutes {name}, but {left}, first {self.missing[0]}."
         return f"Nothing refutes {name}, but no test could judge it, or no control ran."
 
     def to_json(self) -> dict[str, Any]:
@@ -256,12 +257,19 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def from_data(data: Mapping[str, Any]) -> Certificate:
-    """Rebuild a certificate from loaded JSON; verdicts are recomputed from the evidence."""
+    """Rebuild a certificate from loaded JSON; verdicts are recomputed from the evidence. Errors: CertificateError."""
+    evidence = []
+    for number, one in enumerate(data["evidence"]):
+        try:
+            evidence.append(Evidence.from_json(one))
+            evidence[-1].judgements()
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise CertificateError(f"evidence {number} ({one.get('test')}) holds numbers that cannot be judged: {error}") from error
     return Certificate(
         data["subject"],
         data["settings"],
         Ledger(data["ledger"]["alpha"], data["ledger"]["shares"]),
-        tuple(Evidence.from_json(e) for e in data["evidence"]),
+        tuple(evidence),
         tuple(data["skipped"]),
         data["environment"],
         tuple(data["planned"]),

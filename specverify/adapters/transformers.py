@@ -227,12 +227,12 @@ def _recording(rounds: list[tuple[Tensor, Tensor, int]]) -> Iterator[None]:
 
 
 def _counts(accepted: list[int], new_tokens: int) -> list[int]:
-    """Count accepted tokens as they enter the text: cut at an eos, and 0 for a last token that had no draft."""
+    """Count accepted draft tokens as they enter the text: cut after an eos, and 0 for a last token without a draft."""
     counts: list[int] = []
     left = new_tokens
     for count in accepted:
-        counts.append(min(count, left - 1))
-        left -= counts[-1] + 1
+        counts.append(min(count, left))
+        left -= min(count + 1, left)
     return [*counts, *[0] * left]
 
 

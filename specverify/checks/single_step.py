@@ -31,7 +31,7 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
         return Skipped(NAME, part.name, "a decoder does not expose a single round; see rounds and sequence")
     sizes = [*NAMED, *(LARGE if settings.budget.large else ())]
     if isinstance(part, Step):
-        sizes = [(4, part.k), *([(6, part.k)] if settings.budget.large and part.k <= 3 else [])]
+        sizes = [(3, part.k), (4, part.k), (5, part.k), *([(6, part.k)] if settings.budget.large and part.k <= 3 else [])]
     elif part.facts.max_k is not None:
         sizes = [(v, k) for v, k in sizes if k <= part.facts.max_k] or [(3, part.facts.max_k)]
     if part.facts.max_batch == 1:

@@ -1,13 +1,16 @@
 """What is the exact law of this code? Replay it over every outcome of its randomness.
 
 While :class:`Interception` is active every random call of torch hands out symbolic numbers or makes an exact categorical
-choice; code is never edited. Draws are keyed by the state of their stream, so a stream that is re-seeded inside the code
-hands out the *same* numbers again, as it really would.
+choice; code is never edited. Draws are keyed by the state of their stream, so a stream that is re-seeded inside the code,
+or a second generator with the same seed, hands out the *same* numbers again, as it really would. Streams move as they
+really would: one found in a state where no draw that was seen has left it was drawn from unseen, and the code is refused.
 """
 
 from __future__ import annotations
 
+import math
 import random
+import struct
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -19,7 +22,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from specverify.errors import OpaqueRandomness, RowsCoupled, SpecverifyError, SubjectError
-from specverify.exact.symbolic import SymbolicTensor, opaque
+from specverify.exact.symbolic import SymbolicNumber, SymbolicTensor, opaque
 from specverify.exact.walk import Batch, Explored, Item, Leaf, explore
 
 DEFAULT_MAX_PATHS = 500_000
@@ -28,7 +31,8 @@ _OPAQUE_DRAWS = frozenset(
     {
         "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "normal_", "exponential_", "uniform_", "random_",
         "cauchy_", "geometric_", "log_normal_", "bernoulli_", "poisson", "dropout", "alpha_dropout", "feature_dropout", "rrelu",
-        "gumbel_softmax", "native_dropout", "binomial", "standard_gamma", "dropout_",
+        "gumbel_softmax", "binomial", "_standard_gamma", "_sample_dirichlet", "native_dropout", "dropout_", "dropout1d", "dropout2d",
+        "dropout3d", "alpha_dropout_", "feature_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_", "rrelu_",
     }
 )  # fmt: skip
 
@@ -47,13 +51,30 @@ class Law:
         return float(sum(self.pmf.values()))
 
 
+_State = tuple[str, bytes]
+"""Where a stream stands: its device and what decides the numbers to come."""
+
+
 @dataclass
 class _Streams:
-    """Numbers already handed out in this call, by the state their stream had."""
+    """What was drawn in this call, by the state that the stream had, and the states in which known draws left a stream."""
 
-    uniforms: dict[tuple[Any, ...], Tensor] = field(default_factory=dict)
-    choices: set[tuple[Any, ...]] = field(default_factory=set)
+    drawn: dict[_State, tuple[Hashable, Tensor]] = field(default_factory=dict)
+    left: set[_State] = field(default_factory=set)
+    first: list[tuple[torch.Generator, Tensor]] = field(default_factory=list)
     generators: list[torch.Generator] = field(default_factory=list)
+
+
+def _state(generator: torch.Generator | None) -> _State:
+    device = "cpu" if generator is None else generator.device.type
+    blob = (torch.get_rng_state() if generator is None else generator.get_state()).numpy().tobytes()
+    return (device, blob[8:] if device == "cpu" else blob)  # the first 8 bytes name the seed; 1 and 1 + 2**32 give the same numbers
+
+
+def _fresh(state: _State) -> bool:
+    """Was this stream seeded and not drawn from since? (Only the CPU's Mersenne twister tells.)"""
+    left, _seeded, following = struct.unpack_from("<iiQ", state[1])
+    return state[0] != "cpu" or (left == 1 and following == 0)
 
 
 class Interception(TorchFunctionMode):
@@ -66,33 +87,64 @@ class Interception(TorchFunctionMode):
 
     def __enter__(self) -> Interception:
         self._global_state = torch.get_rng_state()
+        self.streams.left.add(_state(None))
         super().__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         super().__exit__(kind, value, trace)
-        torch.set_rng_state(self._global_state)
+        try:
+            if kind is None:
+                for generator in (None, *(g for g, _ in self.streams.first)):
+                    self._insist_on_known(_state(generator))
+        finally:
+            torch.set_rng_state(self._global_state)
+            for generator, state in self.streams.first:
+                generator.set_state(state)
+            self.batch.closed = True
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name in _DRAWS:
-            return _DRAWS[name](self, args, kwargs)
-        if name in _OPAQUE_DRAWS and _really_draws(name, args, kwargs):
-            raise opaque(f"drawing with torch.{name}", "draw with torch.rand and compare, or with torch.multinomial")
-        return func(*args, **kwargs)
+        draw = _BY_FUNCTION.get(func)
+        try:
+            if draw is not None and not isinstance(draw, str):
+                return draw(self, args, kwargs)
+            if kwargs.get("generator") is not None or (draw is not None and _really_draws(draw, args, kwargs)):
+                raise opaque(f"drawing with torch.{draw or func.__name__}", "draw with torch.rand and compare, or with torch.multinomial")
+            return func(*args, **kwargs)
+        except SpecverifyError as error:
+            self.batch.refused = error  # the code may catch it and go on
+            raise
 
-    def _key(self, generator: torch.Generator | None) -> tuple[Any, ...]:
-        """State of the stream now; the stream then moves on, as a real draw would make it."""
-        if generator is None:
-            state = torch.get_rng_state()
-            torch.rand(1)
-        else:
-            state = generator.get_state()
-            torch.rand(1, generator=generator, device=generator.device)
-        return (id(generator) if generator is not None else 0, state.numpy().tobytes())
+    def _insist_on_known(self, state: _State) -> None:
+        if state not in self.streams.left and not _fresh(state):
+            raise OpaqueRandomness(
+                "random numbers were drawn where the exact engine does not see it (compiled or scripted code, another thread, an "
+                "operation that draws inside, a stream put into a state from elsewhere); to be analysable, draw with torch.rand or "
+                "torch.multinomial in Python"
+            )
+
+    def _draw(self, spec: Hashable, generator: torch.Generator | None, really: Callable[[], Tensor]) -> tuple[_State, Tensor | None]:
+        """Move the stream as the real draw does. Returns its state before, and the atoms drawn from there earlier if any.
+
+        A stream that was put back may be followed only through the same draws: other ones share numbers in part.
+        """
+        state = _state(generator)
+        if generator is not None and all(generator is not g for g, _ in self.streams.first):
+            self.streams.first.append((generator, generator.get_state()))
+            self.streams.left.add(state)
+        self._insist_on_known(state)
+        with torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+            really()
+        self.streams.left.add(_state(generator))
+        if state not in self.streams.drawn:
+            return state, None
+        known, atoms = self.streams.drawn[state]
+        if known != spec or spec is None:
+            raise opaque("a different draw from a stream that was re-seeded, or seeded as another one,", "seed each stream once")
+        return state, atoms
 
     def _owners(self, shape: torch.Size, generator: torch.Generator | None) -> list[int]:
         """The row every element of a draw belongs to: by its first dimension, else by its generator."""
@@ -114,29 +166,29 @@ class Interception(TorchFunctionMode):
 
     def uniform(self, shape: torch.Size, dtype: torch.dtype | None, generator: torch.Generator | None) -> SymbolicTensor:
         """Uniforms on [0, 1): fresh ones, or the same as before when the stream was put back."""
-        key = self._key(generator)
-        numel = shape.numel()
-        known = self.streams.uniforms.get(key)
-        if known is None or known.numel() < numel:
-            old = torch.empty(0, dtype=torch.int64) if known is None else known
-            fresh = self.batch.new_atoms(self._owners(shape, generator)[old.numel() :])
-            known = torch.cat([old, fresh])
-            self.streams.uniforms[key] = known
-        return SymbolicTensor.make(known[:numel].reshape(shape), self.batch, dtype or torch.get_default_dtype())
+        dtype, numel = dtype or torch.get_default_dtype(), shape.numel()
+        device = None if generator is None else generator.device
+        state, atoms = self._draw((dtype, numel), generator, lambda: torch.rand(shape, dtype=dtype, generator=generator, device=device))
+        if atoms is None:
+            atoms = self.batch.new_atoms(self._owners(shape, generator)) if numel else torch.empty(0, dtype=torch.int64)
+            if numel:
+                self.streams.drawn[state] = ((dtype, numel), atoms)
+        return SymbolicTensor.make(atoms.reshape(shape), self.batch, dtype)
 
     def choose(self, probs: Tensor, samples: int, replacement: bool, generator: torch.Generator | None) -> Tensor:
         """torch.multinomial: an exact categorical choice per row, with the same complaints about bad weights."""
         if isinstance(probs, SymbolicTensor):
             raise opaque("multinomial")
-        _check_weights(probs, samples, replacement)
-        key = self._key(generator)
-        if key in self.streams.choices:
-            raise opaque("multinomial from a stream that was re-seeded inside the code", "seed each stream once")
-        self.streams.choices.add(key)
-        table = probs.detach().to("cpu", torch.float64).reshape(-1, probs.shape[-1])
+        weights = probs.detach()
+        state, _ = self._draw(None, generator, lambda: torch.multinomial(weights, samples, replacement, generator=generator))
+        if not replacement and bool(((weights > 0).sum(-1) < samples).any()):
+            raise opaque("torch.multinomial of more samples than there are tokens with positive weight, without replacement,")
+        if probs.numel() and samples:
+            self.streams.drawn[state] = (None, torch.empty(0))
+        table = weights.to("cpu", torch.float64).reshape(-1, probs.shape[-1])
         owners = self._owners(torch.Size(probs.shape[:1] if probs.dim() == 2 else (1,)), generator)
         chosen = [
-            self._choose_row(owner, weights, samples, replacement) for owner, weights in zip(owners, table.tolist(), strict=True)
+            self._choose_row(owner, row, samples, replacement) for owner, row in zip(owners, table.tolist(), strict=True)
         ]
         out = torch.tensor(chosen, dtype=torch.int64).reshape(*probs.shape[:-1], samples)
         return out.to(probs.device)
@@ -153,27 +205,23 @@ class Interception(TorchFunctionMode):
 
     def bernoulli(self, probs: Tensor, generator: torch.Generator | None) -> Tensor:
         """torch.bernoulli: one uniform per element below its probability."""
-        u = self.uniform(probs.shape, probs.dtype, generator)
+        if isinstance(probs, SymbolicTensor):
+            raise opaque("bernoulli")
+        state, _ = self._draw(None, generator, lambda: torch.bernoulli(probs.detach(), generator=generator))
+        if probs.numel() == 0:
+            return probs.detach().clone()
+        atoms = self.batch.new_atoms(self._owners(probs.shape, generator))
+        self.streams.drawn[state] = (None, atoms)
+        u = SymbolicTensor.make(atoms.reshape(probs.shape), self.batch, probs.dtype)
         return (u < probs).to(probs.dtype)
 
 
 def _really_draws(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    if "dropout" in name or name == "rrelu":
+    if name == "rrelu":
+        return bool(kwargs.get("training", args[3] if len(args) > 3 else False))
+    if "dropout" in name:
         return bool(kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True)))
     return True
-
-
-def _check_weights(probs: Tensor, samples: int, replacement: bool) -> None:
-    if probs.dim() not in (1, 2):
-        raise RuntimeError("prob_dist must be 1 or 2 dim")
-    if not probs.is_floating_point():
-        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {probs.dtype}")
-    if not bool(torch.isfinite(probs).all()) or bool((probs < 0).any()):
-        raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
-    if bool((probs.sum(-1) <= 0).any()):
-        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
-    if not replacement and bool(((probs > 0).sum(-1) < samples).any()):
-        raise RuntimeError("invalid multinomial distribution (with replacement=False, not enough non-negative category to sample)")
 
 
 def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Size:
@@ -204,6 +252,8 @@ def _multinomial(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, An
 
 def _bernoulli(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     named = dict(zip(("input", "p"), args, strict=False)) | kwargs
+    if named.get("out") is not None:
+        raise opaque("torch.bernoulli(out=...)", "use the tensor that torch.bernoulli returns")
     probs = named["input"] if named.get("p") is None else torch.full_like(named["input"], float(named["p"]))
     return mode.bernoulli(probs, named.get("generator"))
 
@@ -216,17 +266,38 @@ _DRAWS: dict[str, Callable[[Interception, tuple[Any, ...], dict[str, Any]], Any]
 }
 
 
+def _by_function() -> dict[Any, Any]:
+    """Every random function of torch: those followed, with their handler, and those refused, with their name."""
+    found: dict[Any, Any] = {}
+    for home in (torch, Tensor, torch.nn.functional):
+        for name in _OPAQUE_DRAWS:
+            if hasattr(home, name):
+                found[getattr(home, name)] = name
+        for name, handler in _DRAWS.items():
+            if hasattr(home, name):
+                found[getattr(home, name)] = handler
+    return found
+
+
+_BY_FUNCTION = _by_function()
+
+
 def freeze(value: Any) -> Hashable:
-    """An outcome as something hashable: tensors and lists become nested tuples of numbers."""
-    if isinstance(value, SymbolicTensor):
+    """An outcome as something hashable: tensors, arrays and lists become nested tuples of numbers, NaN the word "nan"."""
+    if isinstance(value, (SymbolicTensor, SymbolicNumber)):
         raise OpaqueRandomness("the code returned random numbers themselves; only what is decided by them has a finite law")
-    if isinstance(value, Tensor):
+    if isinstance(value, (Tensor, numpy.ndarray, numpy.generic)):
         return freeze(value.tolist())
     if isinstance(value, (list, tuple)):
         return tuple(freeze(v) for v in value)
+    if isinstance(value, float) and math.isnan(value):
+        return "nan"
     if hasattr(value, "rows") and callable(value.rows):
         return freeze(value.rows())
-    hash(value)
+    try:
+        hash(value)
+    except TypeError:
+        raise SubjectError(f"returned a {type(value).__name__}; the exact engine reads tensors, lists, tuples and numbers") from None
     return value  # type: ignore[no-any-return]
 
 
@@ -235,8 +306,10 @@ def walk_rows(
 ) -> Explored:
     """All paths of several problems: ``run(numbers, batch)`` runs the code on the problems named, one per row.
 
-    With more than one row per call, a sample of the paths is walked again alone; a different outcome or weight means that
-    rows influence each other. Errors: RowsCoupled, OpaqueRandomness, PathBudgetExceeded, and SubjectError when the code raises.
+    A sample of the paths is walked again, alone and (with more than one row per call) among other batch-mates; a different
+    outcome or weight means that rows influence each other, or that the code is not a function of its draws.
+    Errors: RowsCoupled (more than one row per call only), OpaqueRandomness, PathBudgetExceeded, and SubjectError when the
+    code raises.
     """
 
     def call(batch: Batch) -> list[Hashable]:
@@ -244,32 +317,42 @@ def walk_rows(
         try:
             with Interception(batch):
                 raw = run(numbers, batch)
-        except SpecverifyError:
+        except SpecverifyError as error:
+            if batch.refused is not None and error is not batch.refused:
+                raise batch.refused from error  # the code fell over, or gave up, because of a refusal that it had caught
             raise
         except Exception as error:
+            if batch.refused is not None:
+                raise batch.refused from error
+            if "Symbolic" in str(error):  # Python or torch, about the type of a stand-in
+                raise OpaqueRandomness(
+                    f"a random number met an operation that cannot be followed exactly ({type(error).__name__}: {error}); to be "
+                    "analysable, compare it with a threshold, or draw with torch.multinomial"
+                ) from error
             weight = min(row.weight for row in batch.rows)
             raise SubjectError(f"raised {type(error).__name__}: {error} (on a path of probability {weight:.3g})") from error
+        if batch.refused is not None:
+            raise batch.refused
         outcomes = [freeze(outcome) for outcome in raw]
         if len(outcomes) != len(numbers):
             raise SubjectError(f"returned {len(outcomes)} outcomes for {len(numbers)} rows")
         return outcomes
 
     elsewhere = _foreign_streams()
-    explored = explore(call, problems, rows=rows, max_paths=max_paths)
-    if rows > 1:
-        _walk_again_alone(call, explored.leaves)
+    try:
+        explored = explore(call, problems, rows=rows, max_paths=max_paths)
+        _walk_again(call, explored.leaves, rows)
+    except RowsCoupled as error:
+        if rows > 1:
+            raise
+        raise OpaqueRandomness(
+            f"the code is not a function of what it draws from torch ({error}); it keeps state between calls, or draws random "
+            "numbers by other means; to be analysable, draw with torch and start every call afresh"
+        ) from None
     if _foreign_streams() != elsewhere:
         raise OpaqueRandomness(
             "the code drew from Python's random or from numpy.random, which the exact engine does not follow; to be analysable, draw with torch"
         )
-    if rows == 1:
-        try:
-            _walk_again_alone(call, explored.leaves)
-        except RowsCoupled as error:
-            raise OpaqueRandomness(
-                f"the code is not a function of what it draws from torch ({error}); it keeps state between calls, or draws random "
-                "numbers by other means; to be analysable, draw with torch and start every call afresh"
-            ) from None
     return explored
 
 
@@ -279,14 +362,25 @@ def _foreign_streams() -> tuple[Any, ...]:
     return random.getstate(), kind, keys.tobytes(), tuple(rest)
 
 
-def _walk_again_alone(call: Callable[[Batch], list[Hashable]], leaves: list[Leaf], sample: int = 32) -> None:
-    """Walk an even sample of the paths once more, one per call. Errors: RowsCoupled when one comes out differently."""
+def _walk_again(call: Callable[[Batch], list[Hashable]], leaves: list[Leaf], rows: int, sample: int = 32) -> None:
+    """Walk paths once more. Errors: RowsCoupled when one comes out differently.
+
+    ``sample`` calls of one path each, repeating paths where there are fewer; with more than one row per call also up to
+    ``sample`` / 2 calls of full batches, in an order that has nothing to do with that of the first walk.
+    """
     step = max(1, len(leaves) // sample)
-    for leaf in leaves[::step][:sample]:
-        batch = Batch([Item(leaf.problem, leaf.decisions, leaf.weight)])
-        (outcome,) = call(batch)
-        if outcome != leaf.outcome or tuple(batch.rows[0].decided) != leaf.decisions:
-            raise RowsCoupled(f"the same decisions gave {leaf.outcome} first and {outcome} when walked again alone")
+    spread = leaves[::step][:sample]
+    batches = [[spread[i % len(spread)]] for i in range(sample)]
+    if rows > 1:
+        step = max(1, len(leaves) // (rows * sample // 2))
+        mixed = leaves[::step][: rows * sample // 2]
+        random.Random(len(leaves)).shuffle(mixed)
+        batches += [mixed[i : i + rows] for i in range(0, len(mixed), rows)]
+    for again in batches:
+        batch = Batch([Item(leaf.problem, leaf.decisions, leaf.weight) for leaf in again])
+        for leaf, row, outcome in zip(again, batch.rows, call(batch), strict=True):
+            if outcome != leaf.outcome or tuple(row.decided) != leaf.decisions:
+                raise RowsCoupled(f"the same decisions gave {leaf.outcome} first and {outcome} when walked again")
 
 
 def induced_law(run: Callable[[], Any], *, max_paths: int = DEFAULT_MAX_PATHS) -> Law:

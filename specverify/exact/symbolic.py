@@ -9,15 +9,20 @@ splits. Every other operation raises :class:`OpaqueRandomness` with the source l
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from specverify.errors import OpaqueRandomness
+from specverify.errors import OpaqueRandomness, SpecverifyError
 
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 Link = tuple[str, Tensor | None]
 """One map of a chain: its name and, for the affine ones, its operand in float64, of the tensor's own shape."""
 
@@ -30,8 +35,11 @@ class Decider(Protocol):
         ...
 
     def bin_of(self, atoms: Tensor, edges: Tensor) -> Tensor:
-        """Decide the number of ``edges`` (N, M) rows, ascending, that lie at or below each of ``atoms`` (N,)."""
+        """Decide the number of ``edges`` (N, M) rows, ascending, that lie at or below each of the N ``atoms`` (any shape)."""
         ...
+
+    refused: SpecverifyError | None
+    """The last refusal, which the code may have caught."""
 
 
 _INVISIBLE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
@@ -59,34 +67,52 @@ class SymbolicTensor(Tensor):
     atoms: Tensor
     chain: tuple[Link, ...]
     decider: Decider
+    aliases: list[weakref.ref[SymbolicTensor]]
+    """Every tensor that torch would let share memory with this one, itself included."""
 
     @staticmethod
     def make(atoms: Tensor, decider: Decider, dtype: torch.dtype, chain: tuple[Link, ...] = ()) -> SymbolicTensor:
         """Wrap ``atoms`` (any shape, int64) as random numbers of ``dtype``."""
         out: SymbolicTensor = Tensor._make_wrapper_subclass(SymbolicTensor, atoms.shape, dtype=dtype)  # type: ignore[attr-defined]
         out.atoms, out.decider, out.chain = atoms, decider, chain
+        out.aliases = [weakref.ref(out)]
         return out
+
+    def sharing(self, other: SymbolicTensor) -> SymbolicTensor:
+        """This tensor, known to be a view of ``other``."""
+        self.aliases = other.aliases
+        self.aliases[:] = [r for r in self.aliases if r() is not None]
+        self.aliases.append(weakref.ref(self))
+        return self
 
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", str(func))
         if name == "__get__":
             return _attribute(func, args)
+        if kwargs.pop("out", None) is not None:
+            raise opaque(f"torch operation {name!r} with out=")
+        for first in ("input", "self", "tensors"):
+            if not args and first in kwargs:
+                args = (kwargs.pop(first),)
         plain = name.strip("_")
         in_place = (name.endswith("_") and not name.startswith("__")) or (name.startswith("__i") and plain[1:] in _MAPS)
         if name.startswith("__i") and in_place:
             plain = plain[1:]
         handler = _HANDLERS.get(plain)
-        if handler is None:
+        if handler is None or name in ("__float__", "__int__"):
             raise opaque(f"torch operation {name!r}")
         result = handler(plain, args, kwargs)
         if in_place:
             target = args[0]
-            if not isinstance(target, SymbolicTensor) or result.shape != target.shape:
+            if not isinstance(target, SymbolicTensor) or not isinstance(result, SymbolicTensor) or result.shape != target.shape:
                 raise opaque(f"in-place {name!r} that writes random numbers into a plain tensor")
+            shared = any(one is not None and one is not target for one in (r() for r in target.aliases))
+            if shared or any(step == 0 and size > 1 for step, size in zip(target.atoms.stride(), target.atoms.shape, strict=True)):
+                raise opaque(f"in-place {name!r} on a view", "work on a new tensor instead of changing random numbers that others share")
             target.atoms, target.chain = result.atoms, result.chain
             return target
         return result
@@ -108,14 +134,21 @@ class SymbolicNumber:
         self._tensor = tensor
 
     def _map(self, name: str, other: Any) -> SymbolicNumber:
-        if isinstance(other, SymbolicNumber):
-            raise opaque(f"{name!r} of two random numbers")
-        return SymbolicNumber(_map(name, (self._tensor, other), {}))
+        if isinstance(other, (SymbolicNumber, SymbolicTensor)):
+            raise self._refuse(f"{name!r} of two random numbers")
+        mapped = _map(name, (self._tensor, other), {})
+        return mapped if isinstance(other, Tensor) else SymbolicNumber(mapped)
 
-    def _compare(self, name: str, other: Any) -> bool:
-        if isinstance(other, SymbolicNumber):
-            raise opaque("comparing two random numbers")
-        return bool(_compare(name, (self._tensor, other), {}).item())
+    def _compare(self, name: str, other: Any) -> Any:
+        if isinstance(other, (SymbolicNumber, SymbolicTensor)):
+            raise self._refuse("comparing two random numbers")
+        answer = _compare(name, (self._tensor, other), {})
+        return answer if isinstance(other, Tensor) else bool(answer.item())
+
+    def _refuse(self, operation: str, hint: str = "") -> OpaqueRandomness:
+        error = opaque(operation, hint)
+        self._tensor.decider.refused = error
+        return error
 
     def __lt__(self, other: Any) -> bool:
         return self._compare("lt", other)
@@ -150,19 +183,32 @@ class SymbolicNumber:
     def __truediv__(self, other: Any) -> SymbolicNumber:
         return self._map("div", other)
 
+    def __rtruediv__(self, other: Any) -> SymbolicNumber:
+        return self._map("rdiv", other)
+
     def __neg__(self) -> SymbolicNumber:
         return self._map("mul", -1.0)
 
+    def __pos__(self) -> SymbolicNumber:
+        return self
+
     def __float__(self) -> float:
-        raise opaque("float()", "compare the number itself instead of converting it")
+        raise self._refuse("float()", "compare the number itself instead of converting it")
 
     def __bool__(self) -> bool:
-        raise opaque("bool()")
+        raise self._refuse("bool()")
 
     def __eq__(self, other: object) -> bool:
-        raise opaque("testing equality")
+        raise self._refuse("testing equality")
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        raise self._refuse("hash()")
+
+    def _cannot(self, *_: Any) -> Any:
+        raise self._refuse("arithmetic or a conversion")
+
+    __int__ = __index__ = __round__ = __trunc__ = __floor__ = __ceil__ = __abs__ = _cannot
+    __pow__ = __rpow__ = __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = _cannot
 
 
 def _attribute(func: Any, args: tuple[Any, ...]) -> Any:
@@ -176,6 +222,8 @@ def _attribute(func: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _metadata(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if name == "len":
+        return len(args[0].atoms)
     return getattr(args[0].atoms, name)(*args[1:], **kwargs)
 
 
@@ -186,6 +234,8 @@ def _truth(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # 
 def _reshape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Shape and index operations: the same on the atoms and on every operand of the chain."""
     source, rest = args[0], args[1:]
+    if name in ("expand_as", "view_as", "reshape_as") and not isinstance(source, SymbolicTensor):
+        return getattr(source, name[:-3])((rest[0] if rest else kwargs["other"]).shape)
     if not isinstance(source, SymbolicTensor) or any(isinstance(a, SymbolicTensor) for a in (*rest, *kwargs.values())):
         raise opaque(f"torch operation {name!r} with random numbers as an index or a shape")
     method = "__getitem__" if name == "getitem" else name
@@ -201,18 +251,28 @@ def _reshape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     operands = [(link, None if operand is None else apply(operand)) for link, operand in source.chain]
     if isinstance(atoms, (tuple, list)):
         return tuple(
-            SymbolicTensor.make(part, source.decider, source.dtype, tuple((n, None if o is None else o[i]) for n, o in operands))
+            SymbolicTensor.make(
+                part, source.decider, source.dtype, tuple((n, None if o is None else o[i]) for n, o in operands)
+            ).sharing(source)
             for i, part in enumerate(atoms)
         )
-    return SymbolicTensor.make(atoms, source.decider, source.dtype, tuple(operands))
+    result = SymbolicTensor.make(atoms, source.decider, source.dtype, tuple(operands))
+    return result if name in _COPIES else result.sharing(source)
+
+
+_COPIES = frozenset({"gather", "index_select", "take_along_dim", "repeat", "repeat_interleave", "flip", "roll"})
 
 
 def _iterate(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG001
     return iter(_reshape("unbind", args[:1], {}))
 
 
-def _to(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTensor:
+def _to(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     source = args[0]
+    if not isinstance(source, SymbolicTensor):  # plain.to(random) and the like
+        return source.to((args[1] if len(args) > 1 else kwargs["other"]).dtype)
+    if name == "type" and not any(isinstance(a, torch.dtype) for a in (*args[1:], *kwargs.values())):
+        raise opaque("type()", "convert with .to(dtype)")
     dtype = {"float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16}.get(name)
     for a in (*args[1:], *kwargs.values()):
         if isinstance(a, torch.dtype):
@@ -221,12 +281,13 @@ def _to(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTen
             dtype = a.dtype
     if dtype is not None and not dtype.is_floating_point:
         raise opaque(f"conversion to {dtype}")
-    return SymbolicTensor.make(source.atoms, source.decider, dtype or source.dtype, source.chain)
+    return SymbolicTensor.make(source.atoms, source.decider, dtype or source.dtype, source.chain).sharing(source)
 
 
 def _same(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTensor:  # noqa: ARG001
     source = args[0]
-    return SymbolicTensor.make(source.atoms, source.decider, source.dtype, source.chain)
+    result = SymbolicTensor.make(source.atoms, source.decider, source.dtype, source.chain)
+    return result if name == "clone" else result.sharing(source)
 
 
 def _join(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTensor:
@@ -268,10 +329,13 @@ def _operand(source: SymbolicTensor, value: Any) -> tuple[SymbolicTensor, Tensor
     if operand.is_complex():
         raise opaque("complex arithmetic")
     operand = operand.detach().to("cpu", torch.float64)
+    if operand.shape == source.atoms.shape:
+        return source, operand
     shape = torch.broadcast_shapes(source.atoms.shape, operand.shape)
     if shape != source.atoms.shape:
-        source = _reshape("expand", (source, shape), {})
-    return source, operand.expand(shape)
+        wide = tuple((name, None if link is None else link.expand(shape).contiguous()) for name, link in source.chain)
+        source = SymbolicTensor.make(source.atoms.expand(shape).contiguous(), source.decider, source.dtype, wide)
+    return source, operand.expand(shape).contiguous()
 
 
 def _map(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTensor:
@@ -281,7 +345,11 @@ def _map(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTe
         raise opaque(f"torch operation {name!r} with {sorted(kwargs)}")
     if not isinstance(source, SymbolicTensor):  # number op random
         name = {"sub": "rsub", "subtract": "rsub", "div": "rdiv", "divide": "rdiv", "truediv": "rdiv"}.get(name, name)
+        if len(args) < 2 or not isinstance(args[1], SymbolicTensor) or "clamp" in name or name == "clip":
+            raise opaque(f"torch operation {name!r} with a random number as its operand")
         source, rest = args[1], (args[0],)
+    if name == "log":
+        _insist_on_positive(source, "the logarithm of")
     if name in ("log", "exp"):
         return SymbolicTensor.make(source.atoms, source.decider, source.dtype, (*source.chain, (name, None)))
     if name in ("neg", "negative"):
@@ -292,6 +360,8 @@ def _map(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTe
         return _clamp(name, source, rest, kwargs)
     if name == "reciprocal":
         name, rest = "rdiv", (1.0,)
+    if name in ("rdiv", "rtruediv"):
+        _insist_on_positive(source, "dividing by")
     name = {"multiply": "mul", "rmul": "mul", "radd": "add", "subtract": "sub", "divide": "div", "truediv": "div", "rtruediv": "rdiv"}.get(name, name)
     value = rest[0] if rest else kwargs["other"]
     if name == "rsub":  # value - u
@@ -302,6 +372,46 @@ def _map(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTe
         name, operand = "add", -operand
     dtype = source.dtype if not isinstance(value, Tensor) else torch.promote_types(source.dtype, value.dtype)
     return SymbolicTensor.make(source.atoms, source.decider, dtype, (*source.chain, (name, operand)))
+
+
+def _evaluate(chain: tuple[Link, ...], z: Array) -> Array:
+    """What the maps of a chain make of the numbers ``z`` (any leading dimensions, then those of the chain)."""
+    with np.errstate(all="ignore"):
+        for name, link in chain:
+            operand: Array = np.zeros(()) if link is None else link.numpy()
+            if name == "add":
+                z = z + operand
+            elif name == "mul":
+                z = z * operand
+            elif name == "div":
+                z = z / operand
+            elif name == "rdiv":
+                z = operand / z
+            elif name == "log":
+                z = np.log(z)
+            elif name == "exp":
+                z = np.exp(z)
+            else:
+                z = np.maximum(z, operand) if name == "at_least" else np.minimum(z, operand)
+    return z
+
+
+def _insist_on_positive(source: SymbolicTensor, what: str) -> None:
+    """The maps log z and c / z are monotone for z >= 0 only; a chain is monotone, so its ends tell."""
+    ends = _evaluate(source.chain, np.array([0.0, 1.0]).reshape(2, *[1] * source.atoms.dim()))
+    if not (ends >= 0).all():
+        raise opaque(f"{what} a number that may be negative")
+
+
+def _insist_on_agreement(chain: tuple[Link, ...], threshold: Array, name: str, t: Array, flipped: Mask) -> None:
+    """Refuse a comparison whose inversion disagrees with the maps themselves at some trial u (overflow, NaN, lost digits)."""
+    inside = np.clip(np.where(np.isnan(t), 0.5, t), 0.0, 1.0)
+    trial = np.stack([inside / 2, (1 + inside) / 2, np.full(t.shape, 0.21), np.full(t.shape, 0.83)])
+    z = _evaluate(chain, trial)
+    truth = {"lt": z < threshold, "le": z <= threshold, "gt": z > threshold, "ge": z >= threshold}[name]
+    near = np.abs(trial - inside) < 1e-9  # rounding decides there
+    if ((truth != ((trial < t) ^ flipped)) & ~near).any():
+        raise opaque("a comparison that rounding, overflow or NaN makes other than it looks")
 
 
 def _clamp(name: str, source: SymbolicTensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTensor:
@@ -316,60 +426,56 @@ def _clamp(name: str, source: SymbolicTensor, rest: tuple[Any, ...], kwargs: dic
     return source
 
 
-def _invert(chain: tuple[Link, ...], threshold: Tensor, upper: bool, strict: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _invert(chain: tuple[Link, ...], threshold: Array, upper: bool, strict: bool) -> tuple[Array, Mask, Mask, Mask]:
     """Turn ``f(u) < threshold`` (or >, where ``upper``; or the non-strict forms) into ``u < t`` or, where flipped, ``u > t``.
 
     Returns (t, flipped, settled, value): where ``settled`` the comparison does not depend on u and has ``value``. For u
     itself equality has probability 0; for constants and at the ends of a clamp it matters, and ``strict`` decides it.
     """
-    t = threshold.to(torch.float64).clone()
-    flipped = torch.full_like(t, upper, dtype=torch.bool)
-    settled = torch.isnan(t)
-    value = torch.zeros_like(settled)
+    t = threshold
+    flipped = np.full(t.shape, upper)
+    settled = np.isnan(t)
+    value = np.zeros(t.shape, bool)
 
-    def settle(where: Tensor, outcome: Tensor) -> None:
+    def settle(where: Mask, outcome: Mask) -> None:
         nonlocal settled, value
-        fresh = where & ~settled
-        value = torch.where(fresh, outcome, value)
-        settled = settled | fresh
+        value = np.where(where & ~settled, outcome, value)
+        settled = settled | where
 
-    def constant(z: Tensor) -> Tensor:
+    def constant(z: Array | float) -> Mask:
         """Truth of the comparison when the random side is the number z."""
-        return torch.where(flipped, z > t, z < t) if strict else torch.where(flipped, z >= t, z <= t)
+        return np.where(flipped, z > t, z < t) if strict else np.where(flipped, z >= t, z <= t)
 
-    for name, operand in reversed(chain):
-        if operand is not None:
-            settle(torch.isnan(operand), torch.zeros_like(value))
-        if name == "add":
-            assert operand is not None
-            t = t - operand
-        elif name == "mul":
-            assert operand is not None
-            settle(operand == 0, constant(torch.zeros_like(t)))
-            t = t / operand
-            flipped = flipped ^ (operand < 0)
-        elif name == "div":
-            assert operand is not None
-            t = t * operand
-            flipped = flipped ^ (operand < 0)
-        elif name == "rdiv":  # operand / z with z > 0, as uniforms and their positive multiples are
-            assert operand is not None
-            if (operand < 0).any():
-                raise opaque("dividing a negative number by a random number")
-            settle(operand == 0, constant(torch.zeros_like(t)))
-            settle(t <= 0, flipped)  # a positive quotient is never below, always above, a threshold <= 0
-            t = operand / t
-            flipped = ~flipped
-        elif name == "log":
-            t = t.exp()
-        elif name == "exp":
-            settle(t <= 0, flipped)
-            t = t.clamp_min(0).log()
-        else:  # at_least, at_most: max(z, bound), min(z, bound); on its far side the bound itself decides
-            assert operand is not None
-            at_bound = constant(operand)
-            settle(at_bound == flipped if name == "at_least" else at_bound != flipped, at_bound)
-    if (torch.isnan(t) & ~settled).any():
+    with np.errstate(all="ignore"):
+        for name, link in reversed(chain):
+            operand: Array = np.zeros(()) if link is None else link.numpy()
+            if link is not None and np.isnan(operand).any():
+                settle(np.isnan(operand), np.zeros(t.shape, bool))
+            if name == "add":
+                t = t - operand
+            elif name == "mul":
+                settle(operand == 0, constant(0.0))
+                t = t / operand
+                flipped = flipped ^ (operand < 0)
+            elif name == "div":
+                t = t * operand
+                flipped = flipped ^ np.signbit(operand)
+            elif name == "rdiv":  # operand / z with z > 0, as uniforms and their positive multiples are
+                if (operand < 0).any():
+                    raise opaque("dividing a negative number by a random number")
+                settle(operand == 0, constant(0.0))
+                settle(t <= 0, flipped)  # a positive quotient is never below, always above, a threshold <= 0
+                t = operand / t
+                flipped = ~flipped
+            elif name == "log":
+                t = np.exp(t)
+            elif name == "exp":
+                settle(t <= 0, flipped)
+                t = np.log(np.maximum(t, 0))
+            else:  # at_least, at_most: max(z, bound), min(z, bound); on its far side the bound itself decides
+                at_bound = constant(operand)
+                settle(at_bound == flipped if name == "at_least" else at_bound != flipped, at_bound)
+    if (np.isnan(t) & ~settled).any():
         raise opaque("a comparison whose threshold is infinite or undefined")
     return t, flipped, settled, value
 
@@ -390,22 +496,40 @@ def _compare(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
     if isinstance(number, SymbolicTensor):
         raise opaque("comparing random numbers with each other", "compare each with a threshold")
     source, threshold = _operand(source, number)
-    t, flipped, settled, value = _invert(source.chain, threshold, upper=name in ("gt", "ge"), strict=name in ("lt", "gt"))
-    t = torch.where(settled, torch.where(value ^ flipped, torch.inf, -torch.inf), t)
-    return source.decider.below(source.atoms, t) ^ flipped
+    t, flipped, settled, value = _invert(source.chain, threshold.numpy(), upper=name in ("gt", "ge"), strict=name in ("lt", "gt"))
+    t = np.where(settled, np.where(value ^ flipped, np.inf, -np.inf), t)
+    if source.chain:
+        _insist_on_agreement(source.chain, threshold.numpy(), name, t, flipped)
+    return source.decider.below(source.atoms, torch.from_numpy(t)) ^ torch.from_numpy(flipped)
 
 
-def _searchsorted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:  # noqa: ARG001
-    edges, source = args[0], args[1]
-    if not isinstance(source, SymbolicTensor) or isinstance(edges, SymbolicTensor) or source.chain or kwargs.get("sorter") is not None:
-        raise opaque("searchsorted")
+def _searchsorted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Number of edges below a random number, or at most equal to it: the same with probability 1, so ``right`` is free."""
+    named = dict(zip(("edges", "values"), args if name == "searchsorted" else args[::-1], strict=False)) | kwargs
+    edges = named.get("sorted_sequence", named.get("boundaries", named.get("edges")))
+    source = named.get("values", named.get("input"))
+    if not isinstance(source, SymbolicTensor) or not isinstance(edges, Tensor) or isinstance(edges, SymbolicTensor) or len(args) > 2:
+        raise opaque(name)
+    if kwargs.get("sorter") is not None:
+        raise opaque(f"{name} with a sorter")
     edges = edges.detach().to("cpu", torch.float64)
+    if not bool((edges.diff(dim=-1) >= 0).all()) or bool(edges.isnan().any()):
+        raise opaque(f"{name} in edges that do not ascend")
     if edges.dim() == 1:
         flat = edges.expand(source.atoms.numel(), -1)
     else:
-        per_row = source.atoms.shape[-1]
-        flat = edges.reshape(-1, edges.shape[-1]).repeat_interleave(per_row, 0)
-    return source.decider.bin_of(source.atoms.reshape(-1), flat).reshape(source.atoms.shape)
+        if edges.shape[:-1] != source.atoms.shape[:-1]:
+            raise RuntimeError(f"{name}: edges {tuple(edges.shape)} and values {tuple(source.shape)} differ before the last dimension")
+        flat = edges.reshape(-1, edges.shape[-1]).repeat_interleave(source.atoms.shape[-1], 0)
+    if source.chain:
+        chain = tuple((n, None if o is None else o.reshape(-1, 1).expand(flat.shape).contiguous()) for n, o in source.chain)
+        t, flipped, settled, _ = _invert(chain, flat.numpy(), upper=False, strict=True)
+        if flipped.any() or settled.any() or not (np.diff(t, axis=-1) >= 0).all():
+            raise opaque(f"{name} of a random number mapped so")
+        _insist_on_agreement(chain, flat.numpy(), "lt", t, flipped)
+        flat = torch.from_numpy(t)
+    found = source.decider.bin_of(source.atoms, flat)
+    return found.int() if kwargs.get("out_int32") else found
 
 
 _HANDLERS: dict[str, Callable[[str, tuple[Any, ...], dict[str, Any]], Any]] = {
@@ -426,4 +550,5 @@ _HANDLERS: dict[str, Callable[[str, tuple[Any, ...], dict[str, Any]], Any]] = {
     "item": _item,
     "tolist": _tolist,
     "searchsorted": _searchsorted,
+    "bucketize": _searchsorted,
 }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specverify.errors import PathBudgetExceeded, RowsCoupled
+from specverify.errors import OpaqueRandomness, PathBudgetExceeded, RowsCoupled, SpecverifyError
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class Batch:
         self.low: list[float] = []
         self.high: list[float] = []
         self.owner: list[int] = []
+        self.closed = False
+        self.refused: SpecverifyError | None = None
 
     @contextmanager
     def only(self, rows: Sequence[int]) -> Iterator[None]:
@@ -91,8 +93,7 @@ class Batch:
 
     def below(self, atoms: Tensor, thresholds: Tensor) -> Tensor:
         """Decide ``u < threshold`` elementwise (see :class:`specverify.exact.symbolic.Decider`)."""
-        if len(self.active) > 1:
-            self._check_owners(atoms)
+        self._check_owners(atoms)
         answers = []
         for atom, t in zip(atoms.reshape(-1).tolist(), thresholds.reshape(-1).tolist(), strict=True):
             low, high = self.low[atom], self.high[atom]
@@ -112,17 +113,23 @@ class Batch:
 
     def bin_of(self, atoms: Tensor, edges: Tensor) -> Tensor:
         """Decide how many ascending edges lie at or below each atom (see :class:`specverify.exact.symbolic.Decider`)."""
+        self._check_owners(atoms)
         answers = []
-        for atom, row_edges in zip(atoms.tolist(), edges.tolist(), strict=True):
+        for atom, row_edges in zip(atoms.reshape(-1).tolist(), edges.tolist(), strict=True):
             low, high = self.low[atom], self.high[atom]
             cuts = [low, *[min(max(e, low), high) for e in row_edges], high]
             widths = [(b - a) / (high - low) for a, b in zip(cuts, cuts[1:], strict=False)]
             choice = self.rows[self.owner[atom]].decide(widths)
             self.low[atom], self.high[atom] = cuts[choice], cuts[choice + 1]
             answers.append(choice)
-        return torch.tensor(answers, dtype=torch.int64)
+        return torch.tensor(answers, dtype=torch.int64).reshape(atoms.shape)
 
     def _check_owners(self, atoms: Tensor) -> None:
+        """Refuse numbers kept from an earlier call, and numbers that do not belong to the row where they are used."""
+        if self.closed:
+            raise OpaqueRandomness("the code used random numbers that it drew in an earlier call; to be analysable, draw afresh in every call")
+        if len(self.active) == 1:
+            return
         if atoms.dim() == 0 or atoms.shape[0] != len(self.active):
             raise RowsCoupled(
                 f"a random number is compared in a shape {tuple(atoms.shape)} that has no row for each of {len(self.active)} paths"

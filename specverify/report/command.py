@@ -1,4 +1,4 @@
-"""Which certificate is shown, and where do the page and the summary go? The command behind ``python -m specverify.report``."""
+"""Which certificate is shown, and where do page and summary go? The command ``python -m specverify.report``."""
 
 from __future__ import annotations
 
@@ -26,16 +26,22 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="python -m specverify.report", description="Write index.html and summary.md for a certificate.")
+    parser = _Parser(
+        prog="python -m specverify.report", description="Write index.html and summary.md for a certificate."
+    )
     parser.add_argument(
-        "run", nargs="?", type=Path, metavar="RUN", help="a run's directory or its certificate.json; the newest under ./reports by default"
+        "run",
+        nargs="?",
+        type=Path,
+        metavar="RUN",
+        help="a run's directory or its certificate.json; the newest under ./reports by default",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; next to the certificate by default")
     return parser.parse_args(argv)
 
 
 def newest_certificate(runs: Path = RUNS) -> Path:
-    """The certificate written last under ``runs``, the committed sample aside. Errors: UsageError when there is none."""
+    """Find the certificate written last under ``runs``, the committed sample aside. Errors: UsageError if none."""
     found = [p for p in runs.glob("**/certificate.json") if p.relative_to(runs).parts[0] != SAMPLE]
     if not found:
         raise UsageError(
@@ -46,13 +52,16 @@ def newest_certificate(runs: Path = RUNS) -> Path:
 
 
 def certificate_at(run: Path | None) -> Path:
-    """The certificate that ``run`` names: a file, a directory, or nothing for the newest. Errors: UsageError."""
+    """Find what ``run`` names: a file, a directory, or nothing for the newest. Errors: UsageError."""
     if run is None:
         return newest_certificate()
     if run.is_dir():
         inside = run / "certificate.json"
         if not inside.is_file():
-            raise UsageError(f"{run} holds no certificate.json; a run writes it when it ends (--resume continues one that was stopped)")
+            raise UsageError(
+                f"{run} holds no certificate.json; a run writes it when it ends "
+                "(--resume continues one that was stopped)"
+            )
         return inside
     if not run.exists():
         raise UsageError(f"{run} does not exist; name a run's directory or its certificate.json")
@@ -68,8 +77,8 @@ def _write(path: Path, text: str) -> None:
 def write_report(certificate_path: Path, out: Path) -> tuple[Path, Path]:
     """Write ``index.html`` and ``summary.md`` into ``out`` and return their paths.
 
-    Errors: CertificateError when the file is no certificate, was changed, or its verdicts do not follow from its evidence;
-    UsageError when ``out`` cannot be written.
+    Errors: CertificateError when the file is no certificate, was changed, or its verdicts do not follow from its
+    evidence; UsageError when ``out`` cannot be written.
     """
     data = load(certificate_path)
     page = page_of(recheck(data), data["digest"])

@@ -6,17 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
 from specverify.certificate import SCOPE, Certificate, Evidence
 from specverify.evidence.measurements import Judgement, LawMeasurement, OutcomeMeasurement
 from specverify.laws import first_difference
+from specverify.report.controls import Control, Judged, controls_of
 from specverify.report.figures import conditional, figures_of, overviews
+from specverify.report.svg import Figure
 from specverify.report.tables import Table, headline, tables_of
 from specverify.report.timings import Timings, timings_of
 from specverify.report.wording import MEANING, WORST_FIRST, number, plural, tally
-
-CONTROL = "fault:"
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,7 @@ class Example:
     lines: str
     snippet: str
     confirmed: str
+    figure: Figure | None
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Test:
     headline: str
     outcomes: tuple[tuple[str, str, str], ...]
     tables: tuple[Table, ...]
-    figures: tuple[Markup, ...]
+    figures: tuple[Figure, ...]
     example: Example | None
     facts: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
@@ -70,14 +69,6 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Control:
-    """A known-bad rule and how each way of testing it came out: (verdict, numbers)."""
-
-    name: str
-    outcomes: Mapping[str, tuple[str, str]]
-
-
-@dataclass(frozen=True)
 class Page:
     """Everything the page and the summary show."""
 
@@ -93,7 +84,7 @@ class Page:
     ledger: tuple[tuple[str, str], ...]
     shares: tuple[tuple[str, str], ...]
     questions: tuple[Question, ...]
-    overviews: tuple[tuple[str, Markup], ...]
+    overviews: tuple[tuple[str, Figure], ...]
     example: Example | None
     failures: tuple[Failure, ...]
     control_ways: tuple[str, ...]
@@ -104,16 +95,13 @@ class Page:
     timings: Timings | None
 
 
-Judged = tuple[Evidence, Sequence[Judgement]]
-
-
 def page_of(certificate: Certificate, digest: str) -> Page:
     """Everything to show of a certificate whose verdicts have been recomputed."""
     judged = [(e, e.judgements()) for e in certificate.evidence]
     own = sorted((j for j in judged if j[0].expected == "certified"), key=_worst_first)
     controls = [j for j in judged if j[0].expected == "refuted"]
     tests = [(e.check, e.question, _test(e, judgements, f"test-{i}")) for i, (e, judgements) in enumerate(own, 1)]
-    ways, rows = _controls(controls)
+    ways, rows = controls_of(controls)
     caught = f"{sum(e.verdict == 'refuted' for e, _ in controls)} of {plural(len(controls), 'control')} refuted"
     name = str(certificate.subject["name"])
     return Page(
@@ -155,9 +143,12 @@ def _size(example: Example) -> int:
 
 
 def _test(evidence: Evidence, judgements: Sequence[Judgement], anchor: str) -> Test:
-    outcomes = tuple((m.verdict, m.message, m.reproduce) for m in evidence.measurements if isinstance(m, OutcomeMeasurement))
-    facts = [("judged at", number(evidence.alpha) if evidence.alpha else "exact, no share needed")]
+    outcomes = tuple(
+        (m.verdict, m.message, m.reproduce) for m in evidence.measurements if isinstance(m, OutcomeMeasurement)
+    )
+    facts = [("false-alarm share:", number(evidence.alpha) if evidence.alpha else "none needed")]
     facts += [("seed", str(evidence.seed)), ("took", f"{evidence.seconds:.2f} s")]
+    figures = tuple(figures_of(evidence, judgements))
     return Test(
         evidence.test,
         anchor,
@@ -167,33 +158,45 @@ def _test(evidence: Evidence, judgements: Sequence[Judgement], anchor: str) -> T
         headline(evidence, judgements, evidence.verdict),
         outcomes,
         tables_of(evidence, judgements),
-        tuple(figures_of(evidence, judgements)),
-        _example(evidence, anchor),
+        figures,
+        _example(evidence, anchor, figures[0] if figures else None),
         tuple(facts),
         evidence.notes,
     )
 
 
-def _example(evidence: Evidence, anchor: str) -> Example | None:
+def _example(evidence: Evidence, anchor: str, figure: Figure | None) -> Example | None:
     stored = evidence.counterexample
     if stored is None:
         return None
     lines = stored["lines"] if isinstance(stored["lines"], list | tuple) else [stored["lines"]]
-    return Example(evidence.test, anchor, "\n".join(map(str, lines)), str(stored["snippet"]), _confirmed(evidence))
+    return Example(
+        evidence.test, anchor, "\n".join(map(str, lines)), str(stored["snippet"]), _confirmed(evidence), figure
+    )
 
 
 def _confirmed(evidence: Evidence) -> str:
-    """Whether the recorded probabilities are those of a law in the evidence; the text itself is not covered by recheck."""
-    stored = evidence.counterexample or {}
-    for law in (m for m in evidence.measurements if isinstance(m, LawMeasurement)):
-        ours, right = law.laws()
-        found = first_difference(ours, right, law.tolerance)
-        if found is None or law.pair.to_json() != stored["pair"] or list(found[0]) != list(stored["context"]):
-            continue
-        pairs = ((conditional(ours, found[0])[found[1]], stored["got"]), (conditional(right, found[0])[found[1]], stored["right"]))
-        if found[1] == stored["token"] and all(abs(a - float(b)) <= law.tolerance for a, b in pairs):
-            return "Both probabilities were recomputed from the evidence and agree."
+    """Whether the recorded probabilities are those of a law in the evidence; recheck does not cover the text."""
+    try:
+        agree = any(_agrees(m, evidence) for m in evidence.measurements if isinstance(m, LawMeasurement))
+    except (TypeError, ValueError):
+        agree = False
+    if agree:
+        return "Both probabilities were recomputed from the evidence and agree."
     return "These lines are as the run recorded them; they could not be recomputed from the evidence."
+
+
+def _agrees(law: LawMeasurement, evidence: Evidence) -> bool:
+    stored = evidence.counterexample or {}
+    ours, right = law.laws()
+    found = first_difference(ours, right, law.tolerance)
+    if found is None or law.pair.to_json() != stored["pair"]:
+        return False
+    context, token = found
+    if list(context) != list(stored["context"]) or token != stored["token"]:
+        return False
+    pairs = ((conditional(ours, context), stored["got"]), (conditional(right, context), stored["right"]))
+    return all(abs(float(known[token]) - float(said)) <= law.tolerance for known, said in pairs)
 
 
 def _questions(tests: Iterable[tuple[str, str, Test]]) -> tuple[Question, ...]:
@@ -218,27 +221,10 @@ def _failures(own: Sequence[Judged]) -> tuple[Failure, ...]:
             if j.verdict == "error":
                 command = m.reproduce if isinstance(m, OutcomeMeasurement) else ""
                 grouped.setdefault(j.reason, []).append((evidence.test, command))
-    return tuple(Failure(message, tuple(t for t, _ in hits), tuple(c for _, c in hits if c)) for message, hits in grouped.items())
-
-
-def _controls(controls: Sequence[Judged]) -> tuple[tuple[str, ...], tuple[Control, ...]]:
-    ways: list[str] = []
-    rows: dict[str, dict[str, tuple[str, str]]] = {}
-    for evidence, judgements in controls:
-        way = evidence.test.rsplit("/", 1)[-1].removeprefix("control, ")
-        if way not in ways:
-            ways.append(way)
-        numbers = next((j.numbers for j in judgements if j.verdict == "refuted"), {})
-        said = f"TV {numbers['tv']:.3f}" if "tv" in numbers else f"p {_floor(numbers['p'])}" if "p" in numbers else ""
-        if numbers.get("forbidden"):
-            said = f"{number(numbers['forbidden'])} impossible sequences"
-        rows.setdefault(evidence.part.removeprefix(CONTROL), {})[way] = (evidence.verdict, said)
-    missed_first = sorted(rows.items(), key=lambda item: all(v == "refuted" for v, _ in item[1].values()))
-    return tuple(ways), tuple(Control(name, outcomes) for name, outcomes in missed_first)
-
-
-def _floor(p: float) -> str:
-    return "below 1e-99" if p < 1e-99 else number(p)
+    return tuple(
+        Failure(message, tuple(t for t, _ in hits), tuple(dict.fromkeys(c for _, c in hits if c)))
+        for message, hits in grouped.items()
+    )
 
 
 def _facts(certificate: Certificate) -> tuple[tuple[str, str], ...]:
@@ -266,7 +252,13 @@ def _facts(certificate: Certificate) -> tuple[tuple[str, str], ...]:
 def _part(part: Mapping[str, Any]) -> tuple[str, ...]:
     facts = part["facts"]
     lossy = "lossy by its own declaration" if facts.get("lossy") else ""
-    return (str(part["name"]), str(part["kind"]), str(facts.get("rule") or "not declared"), str(facts.get("dtype") or "–"), lossy)
+    return (
+        str(part["name"]),
+        str(part["kind"]),
+        str(facts.get("rule") or "not declared"),
+        str(facts.get("dtype") or "not declared"),
+        lossy,
+    )
 
 
 def _ledger(certificate: Certificate) -> tuple[tuple[str, str], ...]:
@@ -288,4 +280,3 @@ def _skipped(skipped: Iterable[Mapping[str, str]]) -> tuple[tuple[str, str, str]
     for one in skipped:
         grouped.setdefault((one["check"], one["reason"]), []).append(one["part"])
     return tuple((check, reason, ", ".join(parts)) for (check, reason), parts in grouped.items())
-

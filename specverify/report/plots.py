@@ -6,10 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
-from specverify.report.svg import WIDTH, bar, line, marker, svg, text
-from specverify.report.wording import clipped
+from specverify.report.svg import WIDTH, Figure, bar, line, marker, svg, text
+from specverify.report.wording import clipped, squeezed
 
 ROW = 24
 LABEL_CHARS = 16
@@ -25,7 +23,7 @@ class Paired:
     spread: float = 0.0
 
 
-def paired_bars(title: str, rows: Sequence[Paired], names: tuple[str, str], shown: Callable[[float], str]) -> Markup:
+def paired_bars(title: str, rows: Sequence[Paired], names: tuple[str, str], shown: Callable[[float], str]) -> Figure:
     """Hollow bars for what should be, filled bars for what came out, and both numbers."""
     labels = [clipped(r.label, LABEL_CHARS) for r in rows]
     left = 10 + 7 * max(map(len, labels), default=1)
@@ -54,7 +52,9 @@ def paired_bars(title: str, rows: Sequence[Paired], names: tuple[str, str], show
 
 
 def _spoken(rows: Sequence[Paired], shown: Callable[[float], str]) -> str:
-    return "; ".join(f"{r.label}: {shown(r.got)} / {shown(r.right)}" for r in rows[:8]) + ("; and more." if len(rows) > 8 else ".")
+    return "; ".join(f"{r.label}: {shown(r.got)} / {shown(r.right)}" for r in rows[:8]) + (
+        "; and more." if len(rows) > 8 else "."
+    )
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Against:
     verdict: str
 
 
-def log_overview(title: str, tests: Sequence[Against], low: int, high: int, tick: Callable[[int], str]) -> Markup:
-    """Every test as a mark on its own line, with the limit that would refute it; marks beyond the scale stand at its end."""
+def log_overview(title: str, tests: Sequence[Against], low: int, high: int, tick: Callable[[int], str]) -> Figure:
+    """Every test as a mark on its own line, and the limit that refutes it; marks beyond the scale stand at its end."""
     left, right, row = 14.0, WIDTH - 16.0, 36
 
     def at(exponent: float) -> float:
@@ -87,7 +87,7 @@ def log_overview(title: str, tests: Sequence[Against], low: int, high: int, tick
         y = 22 + row * index
         x, limit = at(test.exponent), at(test.limit)
         body += [
-            text(left - 12, y + 13, clipped(test.label, 52), "small"),
+            text(left - 12, y + 13, squeezed(test.label, 50), "small"),
             line(left, y + 25, right, y + 25, "track"),
             line(limit, y + 18, limit, y + 32, "limit"),
             marker(x, y + 25, "cross" if test.verdict == "refuted" else "circle", "mark-" + test.verdict),

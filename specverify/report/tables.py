@@ -37,15 +37,16 @@ class Table:
     caption: str
     heads: tuple[str, ...]
     rows: tuple[Row, ...]
+    dense: bool
 
 
 def share_of_each(evidence: Evidence) -> float:
-    """The false-alarm probability at which each statistical measurement of a test is judged."""
+    """Give the false-alarm probability at which each statistical measurement of a test is judged."""
     return evidence.alpha / max(sum(m.kind in STATISTICAL_KINDS for m in evidence.measurements), 1)
 
 
 def pair_name(law: LawMeasurement) -> str:
-    """The pair of a law, as a person would name it."""
+    """Name the pair of a law, as a person would name it."""
     return f"V = {law.pair.vocab_size}, K = {law.pair.k}, {plural(law.length, 'token')}, {law.dtype}"
 
 
@@ -68,12 +69,12 @@ def _bound(m: BoundMeasurement, n: Mapping[str, float], share: float) -> tuple[s
 
 
 def _violations(m: ViolationMeasurement, n: Mapping[str, float], share: float) -> tuple[str, ...]:  # noqa: ARG001 - exact
-    return (m.label, number(m.violations), number(m.trials), m.example or "–")
+    return (m.label, number(m.violations), number(m.trials), m.example or "none")
 
 
 def _coverage(m: CoverageMeasurement, n: Mapping[str, float], share: float) -> tuple[str, ...]:  # noqa: ARG001 - no statistics
     events = ", ".join(f"{name} {number(count)}" for name, count in m.events.items())
-    return ("events", events or "–", number(m.minimum), "yes" if m.known else "no")
+    return ("events", events or "none", number(m.minimum), "yes" if m.known else "no")
 
 
 _KINDS: dict[str, tuple[str, tuple[str, ...], Callable[..., tuple[str, ...]]]] = {
@@ -86,7 +87,11 @@ _KINDS: dict[str, tuple[str, tuple[str, ...], Callable[..., tuple[str, ...]]]] =
     "rate": ("Rates", ("event", "times", "trials", "at most", "bound p", "refuted at"), _rate),
     "bound": ("Exact values against their bounds", ("value of", "value", "bound", "tolerance"), _bound),
     "violations": ("What must never happen", ("rule", "violations", "trials", "example"), _violations),
-    "coverage": ("Did the events that the check is about happen?", ("coverage", "events", "needed", "reported"), _coverage),
+    "coverage": (
+        "Did the events that the check is about happen?",
+        ("coverage", "events", "needed", "reported"),
+        _coverage,
+    ),
 }
 
 
@@ -95,19 +100,25 @@ def tables_of(evidence: Evidence, judgements: Sequence[Judgement]) -> tuple[Tabl
     share, tables = share_of_each(evidence), []
     for kind, (caption, heads, cells) in _KINDS.items():
         rows = tuple(
-            Row(cells(m, j.numbers, share), j.verdict, j.reason) for m, j in zip(evidence.measurements, judgements, strict=True) if m.kind == kind
+            Row(cells(m, j.numbers, share), j.verdict, j.reason)
+            for m, j in zip(evidence.measurements, judgements, strict=True)
+            if m.kind == kind
         )
         if rows:
-            tables.append(Table(caption, heads, rows))
+            tables.append(Table(caption, heads, rows, kind in ("law", "cells")))
     return tuple(tables)
 
 
 def headline(evidence: Evidence, judgements: Sequence[Judgement], verdict: str) -> str:
-    """What a test found, in one line."""
+    """Say what a test found, in one line."""
     if verdict != "certified":
         return clipped(next((j.reason for j in judgements if j.verdict == verdict), "nothing was measured"), 220)
     judged = list(zip(evidence.measurements, judgements, strict=True))
-    parts = [said for said in (_laws_said(judged), _cells_said(judged, share_of_each(evidence)), _others_said(judged)) if said]
+    parts = [
+        said
+        for said in (_laws_said(judged), _cells_said(judged, share_of_each(evidence)), _others_said(judged))
+        if said
+    ]
     return "; ".join(parts) or clipped(judgements[0].reason, 220)
 
 

@@ -1,4 +1,4 @@
-"""Does speculation pay? The timing part of a certificate as tables, plots and one sentence; every field may be missing."""
+"""Does speculation pay? The timing of a certificate as table, plots and one sentence; every field may be missing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
-from specverify.report.svg import WIDTH, bar, line, marker, path, svg, text
+from specverify.report.svg import WIDTH, Figure, bar, line, marker, path, svg, text
 from specverify.report.wording import clipped, number, plural
 
+NOTHING = "\N{EN DASH}"
 SHAPES = ("circle", "square", "triangle", "diamond")
 
 
@@ -42,7 +41,7 @@ class Run:
     per_tested: float | None
     per_drafted: float | None
     per_round: float | None
-    costs: str
+    costs: tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Timings:
     facts: tuple[tuple[str, str], ...]
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    plots: tuple[Markup, ...]
+    plots: tuple[Figure, ...]
 
 
 def _real(value: Any) -> float | None:
@@ -81,7 +80,6 @@ def _run(value: Any) -> Run | None:
     if k is None:
         return None
     costs = _mapping(run.get("costs"))
-    said = ", ".join(f"{name} = {cost:.3g}" for name in ("c", "v", "o") if (cost := _real(costs.get(name))) is not None)
     return Run(
         str(run.get("draft", "draft")),
         int(k),
@@ -91,7 +89,7 @@ def _run(value: Any) -> Run | None:
         _real(run.get("accepted_per_tested")),
         _real(run.get("accepted_per_drafted")),
         _real(run.get("tokens_per_round")),
-        said,
+        tuple(_real(costs.get(name)) for name in ("c", "v", "o")),
     )
 
 
@@ -103,12 +101,13 @@ def _drafts(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _said(draft: str, runs: Sequence[Run], slower_from: float | None) -> str:
-    """What the measurements say about one draft."""
+    """Say what was measured with one draft."""
     timed = [(r.speedup, r.k) for r in runs if r.speedup is not None]
     if not timed:
         return ""
     best, k = max(timed, key=lambda t: t[0].median)
-    said = f"with the {draft} draft speculation is at best {best.median:.2f} times as fast as the cached baseline (K = {k}"
+    times = f"{best.median:.2f} times as fast as the cached baseline"
+    said = f"with the {draft} draft, speculation is at best {times} (K = {k}"
     said += ")" if best.low == best.high else f", spread {best.low:.2f} to {best.high:.2f})"
     if best.median < 1:
         return said + ", slower at every K measured"
@@ -125,9 +124,16 @@ def timings_of(timing: Mapping[str, Any] | None) -> Timings | None:
     slower = _mapping(timing.get("slower_from"))
     said = [s for draft, group in drafts.items() if (s := _said(draft, group, _real(slower.get(draft))))]
     sentence = "; ".join(said) or "the run left no speed-up to compare"
-    baselines = {name: s for name, value in _mapping(timing.get("baselines")).items() if (s := _spread(value)) is not None}
+    rates = {name: _spread(value) for name, value in _mapping(timing.get("baselines")).items()}
+    baselines = {name: rate for name, rate in rates.items() if rate is not None}
     plots = [plot for plot in (speedup_plot(drafts), rate_plot(baselines, drafts)) if plot is not None]
-    return Timings(sentence[:1].upper() + sentence[1:] + ".", _facts(timing, baselines), HEADS, tuple(map(_row, runs)), tuple(plots))
+    return Timings(
+        sentence[:1].upper() + sentence[1:] + ".",
+        _facts(timing, baselines),
+        HEADS,
+        tuple(map(_row, runs)),
+        tuple(plots),
+    )
 
 
 HEADS = (
@@ -138,20 +144,23 @@ HEADS = (
     "accepted per tested",
     "accepted per drafted",
     "tokens per round",
-    "costs",
+    "c",
+    "v",
+    "o",
 )
 
 
 def _row(run: Run) -> tuple[str, ...]:
-    spreads = [("–" if s is None else s.words()) for s in (run.rate, run.speedup)]
-    reals = [("–" if x is None else f"{x:.3g}") for x in (run.predicted, run.per_tested, run.per_drafted, run.per_round)]
-    return (f"{run.draft}, K = {run.k}", *spreads, *reals, run.costs or "–")
+    spreads = [(NOTHING if s is None else s.words()) for s in (run.rate, run.speedup)]
+    reals = (run.predicted, run.per_tested, run.per_drafted, run.per_round, *run.costs)
+    return (f"{run.draft}, K = {run.k}", *spreads, *((NOTHING if x is None else f"{x:.3g}") for x in reals))
 
 
 def _facts(timing: Mapping[str, Any], baselines: Mapping[str, Spread]) -> tuple[tuple[str, str], ...]:
     machine = _mapping(timing.get("machine"))
-    counts = [plural(int(n), word) for name, word in (("cores", "core"), ("threads", "thread")) if (n := _real(machine.get(name))) is not None]
-    where = ", ".join([*(str(machine[k]) for k in ("device",) if machine.get(k)), *counts, *(str(machine[k]) for k in ("note",) if machine.get(k))])
+    counts = [(_real(machine.get(f"{word}s")), word) for word in ("core", "thread")]
+    said = [plural(int(n), word) for n, word in counts if n is not None]
+    where = ", ".join(x for x in (str(machine.get("device") or ""), *said, str(machine.get("note") or "")) if x)
     facts = [("Machine", where)] if where else []
     facts += [(f"Baseline, {name}", f"{rate.words()} tokens per second") for name, rate in baselines.items()]
     for name, words in (("tokens", "Tokens per repetition"), ("repetitions", "Repetitions")):
@@ -167,15 +176,15 @@ def _nice_step(top: float) -> float:
     return next(base * m for m in (1, 2, 5, 10) if base * m >= rough)
 
 
-def speedup_plot(drafts: Mapping[str, Sequence[Run]]) -> Markup | None:
+def speedup_plot(drafts: Mapping[str, Sequence[Run]]) -> Figure | None:
     """Speed-up against K, one line per draft, spread as whiskers, the prediction dashed, and a line at 1."""
     shown = {d: [r for r in runs if r.speedup is not None or r.predicted is not None] for d, runs in drafts.items()}
     shown = {d: runs for d, runs in shown.items() if runs}
     if not shown:
         return None
     ks = sorted({r.k for runs in shown.values() for r in runs})
-    highs = [x for runs in shown.values() for r in runs for x in (r.predicted, r.speedup and r.speedup.high) if x is not None]
-    top = 1.12 * max([1.0, *highs])
+    flat = [r for runs in shown.values() for r in runs]
+    top = 1.12 * max(1.0, *(r.predicted or 0 for r in flat), *(r.speedup.high if r.speedup else 0 for r in flat))
     left, right, head = 34.0, WIDTH - 12.0, 14 + 16.0 * len(shown)
     floor = head + 190
 
@@ -187,26 +196,38 @@ def speedup_plot(drafts: Mapping[str, Sequence[Run]]) -> Markup | None:
 
     step = _nice_step(top)
     body = []
-    for i in range(int(top / step) + 1):
-        body += [line(left, y_of(i * step), right, y_of(i * step), "grid"), text(left - 5, y_of(i * step) + 4, f"{i * step:g}", "small", "end")]
+    for tick in (i * step for i in range(int(top / step) + 1)):
+        body += [
+            line(left, y_of(tick), right, y_of(tick), "grid"),
+            text(left - 5, y_of(tick) + 4, f"{tick:g}", "small", "end"),
+        ]
     body += [line(left, y_of(1), right, y_of(1), "one"), text(right, y_of(1) - 4, "cached baseline", "small", "end")]
     body += [text(x_of(k), floor + 15, str(k), "small", "middle") for k in ks]
     body.append(text((left + right) / 2, floor + 31, "K, drafted tokens per round", "small", "middle"))
     for index, (draft, runs) in enumerate(shown.items()):
         style, shift = f"series-{index % 4}", 5.0 * (index - (len(shown) - 1) / 2)
         y = 12 + 16.0 * index
-        body += [marker(12, y - 4, SHAPES[index % 4], "dot " + style), text(24, y, clipped(draft, 20) + ": measured; dashed: predicted", "small")]
+        body += [
+            marker(12, y - 4, SHAPES[index % 4], "dot " + style),
+            text(24, y, clipped(draft, 20) + ": measured; dashed: predicted", "small"),
+        ]
         expected = [(x_of(r.k) + shift, y_of(r.predicted)) for r in runs if r.predicted is not None]
         body.append(path(expected, "predicted " + style) if expected else "")
         timed = [(x_of(r.k) + shift, r.speedup) for r in runs if r.speedup is not None]
         body.append(path([(x, y_of(s.median)) for x, s in timed], "series " + style) if timed else "")
         for x, s in timed:
-            body += [line(x, y_of(s.low), x, y_of(s.high), "whisker " + style), marker(x, y_of(s.median), SHAPES[index % 4], "dot " + style)]
-    said = "; ".join(f"{d} " + ", ".join(f"K = {r.k}: {r.speedup.median:.2f}" for r in runs if r.speedup) for d, runs in shown.items())
+            body += [
+                line(x, y_of(s.low), x, y_of(s.high), "whisker " + style),
+                marker(x, y_of(s.median), SHAPES[index % 4], "dot " + style),
+            ]
+    said = "; ".join(
+        f"{d} " + ", ".join(f"K = {r.k}: {r.speedup.median:.2f}" for r in runs if r.speedup)
+        for d, runs in shown.items()
+    )
     return svg(floor + 38, "Speed-up over the cached baseline against K", f"Measured medians. {said}.", body)
 
 
-def rate_plot(baselines: Mapping[str, Spread], drafts: Mapping[str, Sequence[Run]]) -> Markup | None:
+def rate_plot(baselines: Mapping[str, Spread], drafts: Mapping[str, Sequence[Run]]) -> Figure | None:
     """Tokens per second of the baselines and of every draft at its fastest K."""
     rows = list(baselines.items())
     for draft, runs in drafts.items():

@@ -7,49 +7,50 @@ from collections.abc import Sequence
 
 from specverify.evidence.measurements import Verdict
 
-GLYPHS: dict[str, str] = {"certified": "✓", "refuted": "✗", "inconclusive": "?", "error": "!", "skipped": "–"}
+GLYPHS: dict[str, str] = {"certified": "✓", "refuted": "✗", "inconclusive": "?", "error": "!", "skipped": "\N{EN DASH}"}
 WORST_FIRST: tuple[Verdict, ...] = ("refuted", "error", "inconclusive", "certified", "skipped")
 SMALLEST_P = 1e-300
 """Bounds below this are shown as such; they have left the range of floating point or are about to."""
 
 MEANING: dict[str, str] = {
     "certified": (
-        "Every exact test found the target law itself, up to rounding. No statistical test found a deviation at its share of the "
-        "false-alarm budget. The known-bad rules that ran beside the subject were all refuted, so the tests were able to fail."
+        "Every exact test found the target law itself, up to rounding. No statistical test found a deviation at its "
+        "share of the false-alarm budget. The known-bad rules that ran beside the subject were all refuted, so the "
+        "tests were able to fail."
     ),
     "refuted": (
-        "At least one test shows output that does not follow the target law. An exact refutation is a computed law that differs "
-        "from the right one by more than rounding explains. A statistical refutation could happen to an exact subject with at "
-        "most the probability in the ledger."
+        "At least one test shows output that does not follow the target law. An exact refutation is a computed law "
+        "that differs from the right one by more than rounding explains. A statistical refutation could happen to an "
+        "exact subject with at most the probability in the ledger."
     ),
     "inconclusive": (
-        "Nothing speaks against the subject, but the run is not enough to certify it: a test could not decide, was not run, or the "
-        "events it asks about were too rare. This is not a pass."
+        "Nothing speaks against the subject, but the run is not enough to certify it: a test could not decide, was not "
+        "run, or the events it asks about were too rare. This is not a pass."
     ),
     "error": (
-        "The run cannot be used as a judgement: a test ended in an error, or a known-bad rule was not refuted. Nothing follows "
-        "about the subject, neither for it nor against it."
+        "The run cannot be used as a judgement: a test ended in an error, or a known-bad rule was not refuted. Nothing "
+        "follows about the subject, neither for it nor against it."
     ),
 }
 
 
 def number(value: float | None) -> str:
-    """A number with four digits at most; counts in full."""
+    """Write a number with four digits at most; counts in full."""
     if value is None or math.isnan(value):
         return "not known"
     if math.isinf(value):
         return "infinite"
-    if float(value).is_integer() and abs(value) < 1e9:
-        return f"{int(value):,}"
+    if abs(value) < 1e9 and (float(value).is_integer() or abs(value) >= 1000):
+        return f"{value:,.0f}"
     if 1e-3 <= abs(value) < 1e6:
         return f"{value:.4g}"
     return f"{value:.2g}"
 
 
 def probability_bound(p: float | None) -> str:
-    """A bound on a probability, also where floating point has run out."""
+    """Write a bound on a probability, also where floating point has run out."""
     if p is not None and p < SMALLEST_P:
-        return "below 1e-300"
+        return "<1e-300"
     return number(p)
 
 
@@ -64,7 +65,16 @@ def tally(verdicts: Sequence[str]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in counts if count) or "none"
 
 
+def squeezed(text: str, length: int) -> str:
+    """Cut the middle out of a long name: the ends tell names apart."""
+    line = " ".join(text.split())
+    if len(line) <= length:
+        return line
+    tail = (length - 1) // 2
+    return f"{line[: length - 1 - tail]}…{line[-tail:]}"
+
+
 def clipped(text: str, length: int) -> str:
-    """The text on one line, cut with an ellipsis when it is too long."""
+    """Put a text on one line, cut with an ellipsis when it is too long."""
     line = " ".join(text.split())
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"

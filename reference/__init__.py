@@ -1,0 +1,39 @@
+"""What a correct speculative decoder looks like: the reference decoder, subject ``reference`` of specverify.
+
+Importing the package loads neither torch nor weights: its names are found on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "subject": "reference.exposed",
+    "greedy_verifier": "reference.exposed",
+    "build": "reference.exposed",
+    "open_trained": "reference.exposed",
+    "ReferenceDecoder": "reference.exposed",
+    "Processors": "reference.processors",
+    "RULES": "reference.rules",
+    "autoregressive": "reference.decoder",
+    "draft_propose": "reference.decoder",
+    "generate": "reference.decoder",
+    "main_verify": "reference.decoder",
+    "speculative_step": "reference.decoder",
+    "measure_speculative_tps": "reference.speed",
+    "measure_tokens_per_second": "reference.speed",
+    "table_pair": "reference.tables",
+}
+
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'reference' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

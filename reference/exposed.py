@@ -1,0 +1,178 @@
+"""How the reference decoder is plugged in: with its own models, over models handed in, and in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from reference import decoder
+from reference.decoder import Model
+from reference.noise import BatchNoise, Noise, RowNoise
+from reference.processors import Processors
+from reference.rules import rule_named
+from reference.tables import CachedTable
+from specverify import subjects
+from specverify.subjects import Decoder, Emitted, Facts, Generated, Step, Verifier
+
+
+class ReferenceDecoder:
+    """Speculative decoding with a main model and a draft; satisfies :class:`specverify.subjects.DecoderLike`.
+
+    k drafts per round; processors apply to both models alike; rule is a name in :data:`reference.rules.RULES`.
+    Errors: ValueError for an unknown rule, k < 1, or the greedy rule at a temperature that is not 0.
+    """
+
+    def __init__(
+        self,
+        main: Model,
+        draft: Model,
+        k: int,
+        *,
+        eos_id: int | None = None,
+        rule: str = "token_rejection",
+        processors: Processors | None = None,
+        prompts: Tensor | None = None,
+        timing: subjects.Timeable | None = None,
+    ) -> None:
+        self.main, self.draft, self.k, self.eos_id = main, draft, k, eos_id
+        self.processors = processors or Processors()
+        self.rule = rule_named(rule)
+        self.vocab_size = main.vocab_size
+        if k < 1:
+            raise ValueError(f"k is {k}; a round drafts at least one token")
+        if rule == "greedy" and self.processors.temperature != 0:
+            raise ValueError(
+                "the greedy rule is lossless at temperature 0 only; set temperature=0 or take token_rejection"
+            )
+        if prompts is not None:
+            self.prompts = prompts
+        if timing is not None:
+            self.timing = timing
+
+    def generate(
+        self,
+        prompts: Tensor,
+        max_new_tokens: int,
+        seed: int | None = None,
+        *,
+        seeds: Sequence[int] | None = None,
+        lengths: Tensor | None = None,
+    ) -> Generated:
+        """Generate new tokens (B, N) for prompts (B, T), of which row b has ``lengths[b]`` tokens (default: all T).
+
+        ``seed`` starts one generator for the whole batch, whose draws (B, K) are made at once: fast, and a row then
+        depends on how many rows there are. ``seeds``, one per row, give each row a generator of its own: a row's tokens
+        depend on its prompt and seed alone. With neither, torch's global stream is used.
+        """
+        noise: Noise = RowNoise(seeds) if seeds is not None else BatchNoise(_seeded(seed))
+        return decoder.generate(
+            self.main,
+            self.draft,
+            prompts,
+            max_new_tokens,
+            k=self.k,
+            process=self.processors,
+            rule=self.rule,
+            noise=noise,
+            lengths=lengths,
+            eos_id=self.eos_id,
+        )
+
+    def target_log_probs(self, ids: Tensor) -> Tensor:
+        """Return log-laws (B, T, V) of the main model after the processors: row t follows ``ids[:, : t + 1]``."""
+        return self._log_probs(self.main, ids)
+
+    def draft_log_probs(self, ids: Tensor) -> Tensor:
+        """Return log-laws (B, T, V) of the draft after the processors: row t follows ``ids[:, : t + 1]``."""
+        return self._log_probs(self.draft, ids)
+
+    def _log_probs(self, model: Model, ids: Tensor) -> Tensor:
+        with torch.inference_mode():
+            laws = self.processors(model.extend(ids, model.start(ids.shape[1], len(ids)))).log()
+        return laws.clone()
+
+
+def open_trained(
+    k: int = 4,
+    *,
+    draft: str = "aligned",
+    rule: str = "token_rejection",
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+) -> ReferenceDecoder:
+    """Return the decoder with its trained models, its "aligned" or its "mismatched" draft. Errors: WeightsError without
+    weights.
+    """
+    from reference.speed import Timing
+    from reference.text import EOS_ID, prompts
+    from reference.weights import trained
+
+    return ReferenceDecoder(
+        trained("main"),
+        trained(draft),
+        k,
+        eos_id=EOS_ID,
+        rule=rule,
+        processors=Processors(temperature, top_k, top_p),
+        prompts=prompts(8, 48),
+        timing=Timing(),
+    )
+
+
+def build(
+    target: subjects.Model, draft: subjects.Model, k: int, eos_id: int | None = None, rule: str = "token_rejection"
+) -> ReferenceDecoder:
+    """Return the same decoder over table models handed in, which answer ids (B, T) with logits (B, T, V)."""
+    V = target.vocab_size
+    return ReferenceDecoder(CachedTable(target, V), CachedTable(draft, V), k, eos_id=eos_id, rule=rule)
+
+
+def step_over(
+    target: subjects.Model, draft: subjects.Model, prefix: Tensor, k: int, rule: str = "token_rejection"
+) -> Emitted:
+    """Run one round of K drafts after prefix (B, T), with torch's global stream."""
+    main, drafting = CachedTable(target, target.vocab_size), CachedTable(draft, draft.vocab_size)
+    state = decoder.start(main, drafting, prefix, torch.full((len(prefix),), prefix.shape[1]), k + 1)
+    return decoder.speculative_step(main, drafting, state, k, Processors(), rule_named(rule), BatchNoise())
+
+
+def _verify_with(rule: str) -> Callable[[Tensor, Tensor, Tensor], Emitted]:
+    def verify(draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor) -> Emitted:
+        return rule_named(rule).verify(draft_tokens, draft_probs, target_probs, BatchNoise())
+
+    return verify
+
+
+def _step_of(k: int) -> Callable[[subjects.Model, subjects.Model, Tensor], Emitted]:
+    def step(target: subjects.Model, draft: subjects.Model, prefix: Tensor) -> Emitted:
+        return step_over(target, draft, prefix, k)
+
+    return step
+
+
+def _seeded(seed: int | None) -> torch.Generator | None:
+    return None if seed is None else torch.Generator().manual_seed(seed)
+
+
+greedy_verifier = Verifier("reference.greedy", _verify_with("greedy"), Facts(rule="greedy"))
+"""For laws of temperature 0 only, each with a single token."""
+
+subject = Decoder(
+    "reference",
+    open=open_trained,
+    build=build,
+    facts=Facts(rule="token_rejection", dtype="float32", batch_invariant=False),
+    parts=(
+        Verifier("reference.token_rejection", _verify_with("token_rejection"), Facts(rule="token_rejection")),
+        Verifier("reference.sample_and_match", _verify_with("sample_and_match"), Facts(rule="sample_and_match")),
+        Verifier(
+            "reference.token_rejection.float32",
+            _verify_with("token_rejection"),
+            Facts(rule="token_rejection", dtype="float32"),
+        ),
+        *(Step(f"reference.step.k{k}", _step_of(k), k, Facts(rule="token_rejection")) for k in (1, 2, 3)),
+    ),
+)

@@ -1,0 +1,54 @@
+"""How logits become the law that is sampled: temperature, top-k, top-p, the same for main model and draft."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Processors:
+    """Settings of one request. temperature 0 is greedy; top_k None and top_p 1 leave the law alone.
+
+    Errors: ValueError for a temperature below 0, a top_k below 1 or a top_p outside (0, 1].
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature is {self.temperature}; it must be 0 or more")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k is {self.top_k}; it must be 1 or more, or None to keep every token")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}; it must lie in (0, 1]; 1 keeps every token")
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return probabilities (..., V) for logits (..., V), in the logits' precision, float32 at least; a logit -inf
+        has law 0.
+        """
+        if logits.dtype not in (torch.float32, torch.float64):
+            logits = logits.float()
+        if self.temperature == 0:
+            # zeros + scatter rather than one_hot, which would return integers; a tie goes to the lowest id
+            return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+        probabilities = torch.softmax(logits if self.temperature == 1 else logits / self.temperature, -1)
+        if self.top_k is None and self.top_p == 1:
+            return probabilities
+        return self._filtered(probabilities)
+
+    def _filtered(self, probabilities: Tensor) -> Tensor:
+        # A stable sort, so that ties at the border are cut the same way for every row: lower ids are kept.
+        likely, ids = probabilities.sort(dim=-1, descending=True, stable=True)
+        if self.top_k is not None:
+            likely = torch.cat([likely[..., : self.top_k], torch.zeros_like(likely[..., self.top_k :])], -1)
+            likely = likely / likely.sum(-1, keepdim=True)
+        if self.top_p < 1:
+            before = likely.cumsum(-1) - likely  # 0 for the likeliest token, which therefore always stays
+            likely = torch.where(before < self.top_p, likely, 0.0)
+            likely = likely / likely.sum(-1, keepdim=True)
+        return torch.zeros_like(likely).scatter_(-1, ids, likely)

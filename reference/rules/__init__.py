@@ -1,0 +1,38 @@
+"""Which lossless verification rules there are: one module each, with NAME, SOURCE and verify in it.
+
+``verify(draft_tokens (B, K) int64, draft_probs (B, K, V), target_probs (B, K+1, V), noise) -> Emitted`` judges one
+round. Row j of the draft laws is the one that drafted token j; row j of the target laws is the law of the same place,
+row K that after the last drafted token. What is emitted is ``accepted`` drafted tokens and one more: tokens (B, K+1)
+padded with -1, counts (B,) = accepted + 1.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+from torch import Tensor
+
+from reference.noise import Noise
+from reference.rules import greedy, sample_and_match, token_rejection
+from specverify.subjects import Emitted
+
+
+class Rule(Protocol):
+    """What a rule's module offers."""
+
+    NAME: str
+    SOURCE: str
+
+    def verify(self, draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, noise: Noise) -> Emitted:
+        """Judge one round."""
+        ...
+
+
+RULES: dict[str, Rule] = {m.NAME: cast("Rule", m) for m in (token_rejection, sample_and_match, greedy)}
+
+
+def rule_named(name: str) -> Rule:
+    """Return the rule called ``name``. Errors: ValueError that lists the rules there are."""
+    if name not in RULES:
+        raise ValueError(f"there is no rule {name!r}; the rules are {', '.join(RULES)}")
+    return RULES[name]

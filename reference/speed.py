@@ -1,0 +1,180 @@
+"""How many tokens per second the decoder makes, with and without speculation, and what a round is made of.
+
+``python -m reference.speed`` prints the rates of one interleaved run on one thread. An end of document is ignored when
+timing, so that every run makes the same number of tokens.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reference.decoder import Model, Process, autoregressive, generate
+from reference.noise import BatchNoise
+from reference.processors import Processors
+from reference.rules import Rule, rule_named
+from specverify.subjects import Generated
+
+PLAIN = Processors()
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Tokens per second: the median of the repetitions, and their lowest and highest."""
+
+    median: float
+    lowest: float
+    highest: float
+
+
+def interleaved(
+    runs: Mapping[str, Callable[[int], object]], tokens: int, *, repeats: int = 5, warm_up: int = 1
+) -> dict[str, Speed]:
+    """Time runs that each make ``tokens`` tokens, one of each per repetition so that a slow spell hits all alike.
+
+    A run gets the number of the repetition, to seed with; the first ``warm_up`` repetitions are not counted.
+    """
+    rates: dict[str, list[float]] = {name: [] for name in runs}
+    for repetition in range(warm_up + repeats):
+        for name, run in runs.items():
+            began = time.perf_counter()
+            run(repetition)
+            if repetition >= warm_up:
+                rates[name].append(tokens / (time.perf_counter() - began))
+    return {name: Speed(statistics.median(r), min(r), max(r)) for name, r in rates.items()}
+
+
+def measure_tokens_per_second(
+    main: Model,
+    prompts: Tensor,
+    max_new_tokens: int,
+    *,
+    cached: bool = True,
+    process: Process = PLAIN,
+    repeats: int = 5,
+) -> Speed:
+    """Measure the speed of the main model alone on prompts (B, T), counting the tokens of all rows."""
+
+    def run(seed: int) -> Tensor:
+        noise = BatchNoise(torch.Generator().manual_seed(seed))
+        return autoregressive(main, prompts, max_new_tokens, process=process, noise=noise, cached=cached)
+
+    return interleaved({"": run}, prompts.shape[0] * max_new_tokens, repeats=repeats)[""]
+
+
+def measure_speculative_tps(
+    main: Model,
+    draft: Model,
+    prompts: Tensor,
+    max_new_tokens: int,
+    *,
+    k: int,
+    rule: Rule | None = None,
+    process: Process = PLAIN,
+    repeats: int = 5,
+) -> Speed:
+    """Measure the speed with speculation on prompts (B, T), counting the tokens of all rows."""
+
+    def run(seed: int) -> Generated:
+        noise = BatchNoise(torch.Generator().manual_seed(seed))
+        judge = rule or rule_named("token_rejection")
+        return generate(main, draft, prompts, max_new_tokens, k=k, process=process, rule=judge, noise=noise)
+
+    return interleaved({"": run}, prompts.shape[0] * max_new_tokens, repeats=repeats)[""]
+
+
+class Timing:
+    """The trained decoder as the timing suite sees it, a :class:`specverify.subjects.Timeable`. Weights load on first
+    use.
+    """
+
+    drafts: tuple[str, ...] = ("aligned", "mismatched")
+    max_k = 8
+
+    def baseline(self, prompts: Tensor, max_new_tokens: int, *, cached: bool, seed: int) -> Tensor:
+        """Generate (B, N) after prompts (B, T) by the main model alone, with or without a KV cache."""
+        noise = BatchNoise(torch.Generator().manual_seed(seed))
+        return autoregressive(_model("main"), prompts, max_new_tokens, process=PLAIN, noise=noise, cached=cached)
+
+    def speculative(self, prompts: Tensor, max_new_tokens: int, *, draft: str, k: int, seed: int) -> Generated:
+        """Generate (B, N) after prompts (B, T) with K drafts per round, and the accepted counts."""
+        noise, rule = BatchNoise(torch.Generator().manual_seed(seed)), rule_named("token_rejection")
+        return generate(
+            _model("main"), _model(draft), prompts, max_new_tokens, k=k, process=PLAIN, rule=rule, noise=noise
+        )
+
+    def phases(self, prompts: Tensor, *, draft: str, k: int) -> dict[str, Callable[[], object]]:
+        """Return calls to time, each from the same state after prompts (B, T); steps sample their token, "verify" makes
+        laws only.
+        """
+        main, drafting = _model("main"), _model(draft)
+        rows, noise = len(prompts), BatchNoise(torch.Generator().manual_seed(0))
+        drafted = torch.zeros(rows, k, dtype=torch.int64)
+        block = torch.zeros(rows, k + 1, dtype=torch.int64)
+
+        def step_of(model: Model, tokens: Tensor, sample: bool) -> Callable[[], object]:
+            with torch.inference_mode():
+                cache = model.start(prompts.shape[1] + tokens.shape[1], rows)
+                model.extend(prompts, cache)
+            lengths = cache.lengths
+
+            def call() -> object:
+                with torch.inference_mode():
+                    laws = PLAIN(model.extend(tokens, cache))
+                    cache.rollback(lengths)
+                    return noise.choose(laws[:, -1]) if sample else laws
+
+            return call
+
+        with torch.inference_mode():
+            p = PLAIN(main.extend(block, main.start(k + 1, rows)))
+            q = PLAIN(drafting.extend(drafted, drafting.start(k, rows)))
+
+        def accept() -> object:
+            with torch.inference_mode():
+                return rule_named("token_rejection").verify(drafted, q, p, noise)
+
+        return {
+            "target": step_of(main, block[:, :1], sample=True),
+            "draft": step_of(drafting, block[:, :1], sample=True),
+            "verify": step_of(main, block, sample=False),
+            "accept": accept,
+        }
+
+
+def _model(name: str) -> Model:
+    from reference.weights import trained
+
+    return trained(name)
+
+
+def main() -> None:
+    """Print tokens per second of the baselines and of both drafts at K = 1..8, for one row and 256 tokens."""
+    from reference.text import prompts
+
+    torch.set_num_threads(1)
+    timing, prompt, N = Timing(), prompts(1, 48), 256
+
+    def alone(cached: bool) -> Callable[[int], object]:
+        return lambda seed: timing.baseline(prompt, N, cached=cached, seed=seed)
+
+    def with_draft(draft: str, k: int) -> Callable[[int], object]:
+        return lambda seed: timing.speculative(prompt, N, draft=draft, k=k, seed=seed)
+
+    runs = {"cached": alone(True), "uncached": alone(False)}
+    runs |= {f"{d} K={k}": with_draft(d, k) for d in timing.drafts for k in range(1, timing.max_k + 1)}
+    speeds = interleaved(runs, N)
+    for name, speed in speeds.items():
+        ratio = speed.median / speeds["cached"].median
+        span = f"({speed.lowest:.0f} to {speed.highest:.0f})"
+        sys.stdout.write(f"{name:16}{speed.median:8.0f} tokens/s {span:16} x{ratio:.2f}\n")
+
+
+if __name__ == "__main__":
+    main()

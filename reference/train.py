@@ -1,0 +1,175 @@
+"""How the weights were made, and how training again gives the same ones.
+
+``python -m reference.train`` trains the three models one after the other on one thread and writes weights and model
+card; ``python -m reference.train --measure`` only measures the acceptances of the weights there are and rewrites the
+card. Everything random follows from the seed; the bits of the result also depend on the thread count and on the build
+of torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from tqdm import trange
+
+from reference import weights
+from reference.model import Shape, Transformer
+from reference.text import as_stream, documentation, source_code
+
+Loss = Callable[[Transformer, Tensor, Tensor, float], Tensor]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training: AdamW on ``steps`` batches of ``rows`` windows of ``length`` tokens."""
+
+    steps: int
+    learning_rate: float
+    rows: int = 16
+    length: int = 128
+    warm_up: int = 50
+    weight_decay: float = 0.05
+
+
+RECIPES = {
+    "main": Recipe(steps=1000, learning_rate=3e-3),
+    "aligned": Recipe(steps=4000, learning_rate=4e-3),
+    "mismatched": Recipe(steps=1500, learning_rate=4e-3),
+}
+
+
+def fit(shape: Shape, stream: Tensor, recipe: Recipe, seed: int, loss: Loss, label: str = "") -> Transformer:
+    """Train a new model of ``shape`` on windows of ``stream`` (T,) that a generator seeded with ``seed`` picks.
+
+    ``loss(model, ids (rows, length+1), starts (rows,), progress)`` is minimised; progress runs from 0 to 1.
+    """
+    torch.manual_seed(seed)
+    model = Transformer(shape)
+    picks = torch.Generator().manual_seed(seed)
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if p.dim() > 1 and p is not model.distance_bias]},
+        {"params": [model.distance_bias], "weight_decay": 0.0, "lr": 10 * recipe.learning_rate},
+    ]
+    optimiser = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=recipe.weight_decay)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: min((step + 1) / recipe.warm_up, 1.0) * (1.02 - step / recipe.steps)
+    )
+    bar = trange(recipe.steps, desc=label, disable=not sys.stderr.isatty())
+    for step in bar:
+        starts = torch.randint(len(stream) - recipe.length - 1, (recipe.rows,), generator=picks)
+        ids = stream[starts[:, None] + torch.arange(recipe.length + 1)]
+        value = loss(model, ids, starts, step / recipe.steps)
+        optimiser.zero_grad(set_to_none=True)
+        value.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        if step % 20 == 0:
+            bar.set_postfix(loss=f"{value.item():.3f}")
+    return model.eval().requires_grad_(False)
+
+
+def next_token_loss(model: Transformer, ids: Tensor, starts: Tensor, progress: float) -> Tensor:  # noqa: ARG001
+    """Return the mean negative log-likelihood, nats per character, of ids (rows, length+1)."""
+    return functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+
+
+def distillation_loss(teacher: Tensor) -> Loss:
+    """Make a loss: KL from the teacher's laws (T, V) over the stream, later TV, which is what acceptance is made of: 1
+    - TV.
+    """
+
+    def loss(model: Transformer, ids: Tensor, starts: Tensor, progress: float) -> Tensor:
+        logits = model(ids[:, :-1])
+        p = teacher[starts[:, None] + torch.arange(ids.shape[1] - 1)].float()
+        if progress < 0.5:
+            return functional.kl_div(logits.log_softmax(-1), p, reduction="none").sum(-1).mean()
+        return torch.mean((p - logits.softmax(-1)).abs().sum(-1)) / 2
+
+    return loss
+
+
+@torch.no_grad()
+def laws_along(model: Transformer, stream: Tensor, window: int = 256) -> Tensor:
+    """Return the model's next-token laws (T, V) in half precision at every place of the stream, with half a window of
+    context or more.
+    """
+    half = window // 2
+    laws = torch.empty(len(stream), model.vocab_size, dtype=torch.float16)
+    for start in range(0, len(stream), half):
+        begin = max(start - half, 0)
+        found = model(stream[begin : start + half][None])[0].softmax(-1)
+        laws[start : start + half] = found[start - begin :].half()
+    return laws
+
+
+@torch.no_grad()
+def mean_loss(model: Transformer, stream: Tensor, length: int = 256, windows: int = 100) -> float:
+    """Return nats per character over evenly spaced windows of the stream (all of it when it is short)."""
+    starts = torch.linspace(0, len(stream) - length - 1, windows).long().tolist()
+    return sum(next_token_loss(model, stream[s : s + length + 1][None], stream, 0.0).item() for s in starts) / len(
+        starts
+    )
+
+
+def train_all(folder: Path, seed: int) -> None:
+    """Train and save main, aligned and mismatched, each with its losses and its time."""
+    docs, docs_held_out = map(as_stream, documentation())
+    code, code_held_out = map(as_stream, source_code())
+
+    def finish(name: str, model: Transformer, began: float, train: Tensor, held_out: Tensor) -> None:
+        numbers = {
+            "seed": str(seed),
+            "steps": str(RECIPES[name].steps),
+            "characters": str(len(train)),
+            "parameters": str(sum(p.numel() for p in model.parameters())),
+            "loss_train": f"{mean_loss(model, train):.4f}",
+            "loss_held_out": f"{mean_loss(model, held_out):.4f}",
+            "loss_documentation": f"{mean_loss(model, docs_held_out):.4f}",
+            "seconds": f"{time.perf_counter() - began:.0f}",
+            "threads": str(torch.get_num_threads()),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        }
+        weights.save(model, name, numbers, folder)
+        sys.stderr.write(f"{name}: {numbers}\n")
+
+    began = time.perf_counter()
+    main = fit(weights.SHAPES["main"], docs, RECIPES["main"], seed, next_token_loss, "main")
+    finish("main", main, began, docs, docs_held_out)
+    began = time.perf_counter()
+    teacher = distillation_loss(laws_along(main, docs))
+    aligned = fit(weights.SHAPES["aligned"], docs, RECIPES["aligned"], seed + 1, teacher, "aligned")
+    finish("aligned", aligned, began, docs, docs_held_out)
+    began = time.perf_counter()
+    mismatched = fit(weights.SHAPES["mismatched"], code, RECIPES["mismatched"], seed + 2, next_token_loss, "mismatched")
+    finish("mismatched", mismatched, began, code, code_held_out)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m reference.train", description="Train the reference models.")
+    parser.add_argument("--out", type=Path, default=weights.FOLDER, help="folder for weights and card")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--measure", action="store_true", help="only measure acceptances and rewrite the card")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    if not options.measure:
+        train_all(options.out, options.seed)
+    from reference.card import write_card
+
+    sys.stdout.write(write_card(options.out))
+
+
+if __name__ == "__main__":
+    main()

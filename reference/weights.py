@@ -1,0 +1,67 @@
+"""Where the trained weights live, what shapes they must have, and how they are loaded."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from reference.model import Shape, Transformer
+from reference.text import VOCAB_SIZE
+
+FOLDER = Path(__file__).parent / "weights"
+SHAPES = {
+    "main": Shape(VOCAB_SIZE, layers=20, width=80, heads=4),
+    "aligned": Shape(VOCAB_SIZE, layers=1, width=112, heads=7),
+    "mismatched": Shape(VOCAB_SIZE, layers=1, width=112, heads=7),
+}
+
+
+class WeightsError(RuntimeError):
+    """Weights are missing or do not fit the model; the message says which and what to do."""
+
+
+def save(model: Transformer, name: str, numbers: dict[str, str], folder: Path = FOLDER) -> None:
+    """Write a model's weights to ``folder/name.safetensors``, with ``numbers`` about its training."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {key: value.detach().contiguous() for key, value in model.state_dict().items()}
+    save_file(tensors, folder / f"{name}.safetensors", metadata=dict(sorted(numbers.items())))
+
+
+def load(name: str, folder: Path = FOLDER, shape: Shape | None = None) -> Transformer:
+    """Load the trained model called ``name`` ("main", "aligned" or "mismatched"), ready to decode.
+
+    Errors: WeightsError when there is no such file or a tensor has another shape than ``shape`` (default: SHAPES[name])
+    needs.
+    """
+    path = folder / f"{name}.safetensors"
+    if not path.exists():
+        raise WeightsError(f"there are no weights for {name!r} at {path}; train them with: python -m reference.train")
+    model = Transformer(shape or SHAPES[name])
+    given, wanted = load_file(path), model.state_dict()
+    for key in sorted(given.keys() | wanted.keys()):
+        have, need = (tuple(t[key].shape) if key in t else "absent" for t in (given, wanted))
+        if have != need:
+            raise WeightsError(
+                f"{path.name}: {key} is {have} in the file and {need} in the model; "
+                "train again: python -m reference.train"
+            )
+    model.load_state_dict(given)
+    return model.eval().requires_grad_(False)
+
+
+@cache
+def trained(name: str) -> Transformer:
+    """Do as :func:`load` with the committed weights, read once per process."""
+    return load(name)
+
+
+def training_numbers(name: str, folder: Path = FOLDER) -> dict[str, str]:
+    """Return what was written down about a model's training. Errors: WeightsError when there is no such file."""
+    path = folder / f"{name}.safetensors"
+    if not path.exists():
+        raise WeightsError(f"there are no weights for {name!r} at {path}; train them with: python -m reference.train")
+    with safe_open(path, "pt") as file:
+        return dict(file.metadata() or {})

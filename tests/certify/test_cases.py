@@ -1,0 +1,64 @@
+"""Reported bugs of real engines: each refuted by the check it needs, its repaired twin not."""
+
+import pytest
+from subjects_for_tests import good
+
+from specverify.certify import Runner, plan_for
+from specverify.checks.base import BUDGETS, Settings
+from specverify.evidence import worst
+from specverify.faults.cases import CASES
+
+SETTINGS = Settings(BUDGETS["smoke"])
+
+
+def evidence_of(subject, checks=None):
+    """Evidence of every planned test of a subject, without the controls."""
+    plan = plan_for(subject, "tests", SETTINGS)
+    runner = Runner(plan)
+    return [runner.run(p) for p in plan.tests if p.expected == "certified" and (checks is None or p.check in checks)]
+
+
+SEEN_BY = {
+    "C01": {"single_step"},
+    "C02": {"single_step", "acceptance"},
+    "C03": {"single_step", "sequence"},
+    "C10": {"single_step", "sequence"},
+    "C11": {"rounds"},
+    "C12": {"rounds"},
+    "C15": {"stopping"},
+    "C16": {"acceptance"},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_reported_bug_is_refuted_by_the_check_it_needs(name):
+    """The faulty subject is refuted, and by the checks that must see it."""
+    case = CASES[name]
+    refuting = {e.check for e in evidence_of(case.faulty) if e.verdict == "refuted"}
+    assert refuting >= SEEN_BY[case.id], refuting
+
+
+@pytest.mark.parametrize("name", sorted({c.repaired.name for c in CASES.values()}))
+def test_its_repaired_twin_is_not(name):
+    """The repaired subject is certified in every test."""
+    repaired = next(c.repaired for c in CASES.values() if c.repaired.name == name)
+    evidence = evidence_of(repaired)
+    assert {e.verdict for e in evidence} == {"certified"}, [(e.test, e.verdict) for e in evidence]
+
+
+@pytest.mark.parametrize("name", ["C12_prompt_position", "C11_not_rolled_back"])
+def test_the_first_token_is_right_where_rounds_are_needed(name):
+    """These faults pass every test of the first token, so the rounds check earns its place."""
+    from specverify.checks.rounds import rounds_law
+    from specverify.laws import sequence_law
+    from specverify.pairs import named_pair
+
+    pair = named_pair(2, 1) if name.startswith("C12") else named_pair(2, 2)
+    emitted = rounds_law(CASES[name].faulty, pair, 3)
+    first = [sum(m for t, m in emitted.items() if t[0] == token) for token in range(pair.vocab_size)]
+    assert first == pytest.approx(sequence_law(pair.target, 1, pair.prompt).tolist(), abs=1e-12)
+
+
+def test_a_right_rule_passes_every_test():
+    """The textbook rule is certified in every test that applies to a verifier."""
+    assert worst([e.verdict for e in evidence_of(good)]) == "certified"

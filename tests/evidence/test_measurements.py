@@ -1,0 +1,84 @@
+"""Measurements: judged from their numbers alone, and the same after a trip through JSON."""
+
+import json
+
+import pytest
+
+from specverify.errors import CertificateError, UsageError
+from specverify.evidence import (
+    BoundMeasurement,
+    CellGroup,
+    CellMeasurement,
+    CoverageMeasurement,
+    LawMeasurement,
+    Ledger,
+    OutcomeMeasurement,
+    RateMeasurement,
+    ViolationMeasurement,
+    worst,
+)
+from specverify.evidence.measurements import from_json
+from specverify.laws import Pair, TableModel
+
+PAIR = Pair(TableModel.from_weights([[1, 2]]), TableModel.from_weights([[1, 1]]), 1)
+RIGHT = {(0,): 1 / 6, (0, 0): 1 / 18, (0, 1): 1 / 9, (1, 0): 2 / 9, (1, 1): 4 / 9}
+
+CASES = [
+    (LawMeasurement(PAIR, 1, {(0,): 1 / 3, (1,): 2 / 3}), "certified"),
+    (LawMeasurement(PAIR, 2, RIGHT), "certified"),
+    (LawMeasurement(PAIR, 1, {(0,): 0.5, (1,): 0.5}), "refuted"),
+    (LawMeasurement(PAIR, 1, {(0,): 1 / 3 + 1e-9, (1,): 2 / 3 - 1e-9}), "refuted"),
+    (LawMeasurement(PAIR, 1, {(0,): 1 / 3 + 1e-9, (1,): 2 / 3 - 1e-9}, "float32"), "certified"),
+    (LawMeasurement(PAIR, 1, {(0,): 1 / 3}), "error"),
+    (CellMeasurement("x", (CellGroup("g", (50, 50), (0.5, 0.5)),)), "certified"),
+    (CellMeasurement("x", (CellGroup("g", (100, 0), (0.5, 0.5)),)), "refuted"),
+    (CellMeasurement("x", (CellGroup("g", (50, 50), (0.5, 0.5)),), 1, "token 3"), "refuted"),
+    (CellMeasurement("x", ()), "skipped"),
+    (RateMeasurement("x", 5, 10, 0.5), "certified"),
+    (RateMeasurement("x", 100, 100, 0.5), "refuted"),
+    (BoundMeasurement("x", 0.5, 0.5, 1e-12), "certified"),
+    (BoundMeasurement("x", 0.6, 0.5, 1e-12), "refuted"),
+    (ViolationMeasurement("x", 0, 10), "certified"),
+    (ViolationMeasurement("x", 1, 10, "e"), "refuted"),
+    (ViolationMeasurement("x", 0, 0), "inconclusive"),
+    (CoverageMeasurement({"accepted": 100}, 20), "certified"),
+    (CoverageMeasurement({"accepted": 3}, 20), "inconclusive"),
+    (CoverageMeasurement({}, 20, known=False), "certified"),
+    (OutcomeMeasurement("error", "boom", "again"), "error"),
+    (OutcomeMeasurement("skipped", "opaque"), "skipped"),
+]
+
+
+@pytest.mark.parametrize(("measurement", "verdict"), CASES, ids=lambda c: getattr(c, "kind", c))
+def test_the_verdict_follows_from_the_numbers(measurement, verdict):
+    """Each measurement is judged as stated, before and after a trip through JSON."""
+    assert measurement.judge(1e-9).verdict == verdict
+    again = from_json(json.loads(json.dumps(measurement.to_json())))
+    assert again.judge(1e-9) == measurement.judge(1e-9)
+
+
+def test_unknown_or_broken_measurements_are_named():
+    """A measurement that cannot be read says so, with its kind."""
+    with pytest.raises(CertificateError, match="unknown kind"):
+        from_json({"kind": "wish"})
+    with pytest.raises(CertificateError, match="rate"):
+        from_json({"kind": "rate", "successes": 1})
+
+
+def test_a_refutation_outweighs_everything():
+    """Refuted before error before inconclusive before certified; skips decide nothing."""
+    assert worst(["certified", "error", "refuted", "inconclusive"]) == "refuted"
+    assert worst(["certified", "error", "inconclusive"]) == "error"
+    assert worst(["certified", "skipped"]) == "certified"
+    assert worst([]) == "skipped"
+
+
+def test_the_ledger_sums_to_its_total():
+    """Shares are equal, positive and sum to alpha; exact tests have none."""
+    ledger = Ledger.split(1e-8, [f"t{i}" for i in range(7)])
+    assert ledger.spent == pytest.approx(1e-8, rel=1e-12)
+    assert ledger.share("t3") == pytest.approx(1e-8 / 7)
+    assert ledger.share("exact") == 0
+    for alpha in (0, -1, 0.6, float("nan")):
+        with pytest.raises(UsageError, match="alpha"):
+            Ledger.split(alpha, ["a"])

@@ -1,0 +1,114 @@
+"""The caches: what was consumed decides the laws, however it was consumed and whatever was taken back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference.caching import Cache
+from reference.decoder import Model
+from reference.model import Transformer
+from reference.tables import CachedTable, HashedTable, table_pair
+
+
+def random_ids(rows: int, length: int, vocab_size: int, seed: int = 0) -> Tensor:
+    """Draw ids (rows, length)."""
+    return torch.randint(vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(params=["transformer", "table"])
+def model(request: pytest.FixtureRequest, main_model: Transformer) -> Model:
+    """Both kinds of cached model."""
+    return main_model if request.param == "transformer" else CachedTable(table_pair(5, 3)[0], 5)
+
+
+def fresh(model: Model, ids: Tensor) -> Tensor:
+    """Logits of whole texts, read by the model without its cache."""
+    if isinstance(model, CachedTable):
+        return model.logits(ids)
+    assert isinstance(model, Transformer)
+    logits: Tensor = model(ids)
+    return logits
+
+
+def same(found: Tensor, expected: Tensor) -> bool:
+    """Whether logits are equal up to rounding."""
+    return torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_cached_logits_equal_uncached(model: Model) -> None:
+    """Reading a text in pieces of several sizes gives the logits of reading it at once."""
+    ids = random_ids(3, 20, model.vocab_size)
+    cache = model.start(20, 3)
+    pieces = [model.extend(piece, cache) for piece in ids.tensor_split((1, 8, 9, 10, 15), 1)]
+    assert same(torch.cat(pieces, 1), fresh(model, ids))
+
+
+def test_rollback_leaves_no_trace(model: Model) -> None:
+    """After each row took back another number of tokens, going on gives what a fresh reading of the kept text gives."""
+    ids, wrong, more = (random_ids(4, n, model.vocab_size, seed) for seed, n in enumerate((6, 4, 3)))
+    cache = model.start(13, 4)
+    model.extend(ids, cache)
+    model.extend(wrong, cache)
+    kept = torch.tensor([6, 7, 10, 8])
+    cache.rollback(kept)
+    found = model.extend(more, cache)
+    for row, n in enumerate(kept.tolist()):
+        text = torch.cat([ids[row], wrong[row, : n - 6], more[row]])[None]
+        assert same(found[row], fresh(model, text)[0, n:]), f"row {row}, which kept {n} tokens"
+
+
+def test_the_rejected_token_would_show(model: Model) -> None:
+    """The comparison in the test above has teeth: without the rollback the laws differ."""
+    ids, wrong, more = (random_ids(4, n, model.vocab_size, seed) for seed, n in enumerate((6, 4, 3)))
+    cache = model.start(13, 4)
+    for piece in (ids, wrong):
+        model.extend(piece, cache)
+    assert not same(model.extend(more, cache), fresh(model, torch.cat([ids, more], 1))[:, 6:])
+
+
+def test_rows_of_unequal_length_do_not_see_padding(model: Model) -> None:
+    """Texts of unequal length, padded on the right with anything, go on as they do alone."""
+    ids, more = random_ids(3, 9, model.vocab_size), random_ids(3, 2, model.vocab_size, 1)
+    lengths = torch.tensor([9, 2, 5])
+    cache = model.start(11, 3)
+    first = model.extend(ids, cache, lengths)
+    assert cache.lengths.tolist() == lengths.tolist()
+    found = model.extend(more, cache)
+    for row, n in enumerate(lengths.tolist()):
+        expected = fresh(model, torch.cat([ids[row, :n], more[row]])[None])[0]
+        assert same(first[row, :n], expected[:n])
+        assert same(found[row], expected[n:])
+
+
+def test_a_full_cache_says_so(model: Model) -> None:
+    """Reading more than the capacity is an error that names both numbers."""
+    cache = model.start(4, 1)
+    model.extend(random_ids(1, 3, model.vocab_size), cache)
+    with pytest.raises(ValueError, match="holds 4 tokens a row and 5 are needed"):
+        model.extend(random_ids(1, 2, model.vocab_size), cache)
+
+
+def test_a_rollback_cannot_lengthen() -> None:
+    """Asking a cache to keep more than it has is an error."""
+    with pytest.raises(ValueError, match="cannot lengthen"):
+        Cache(4, 1).rollback(torch.tensor([1]))
+
+
+def test_tables_depend_on_position_and_prefix() -> None:
+    """A table model's law changes with the position and with early tokens, and has exact zeros."""
+    table = table_pair(4, 0)[0]
+    laws = table(torch.tensor([[1, 2, 3, 1], [2, 2, 3, 1], [1, 1, 1, 1]])).exp()
+    assert not torch.equal(laws[0, 3], laws[1, 3])
+    assert not torch.equal(laws[2, 1], laws[2, 2])
+    assert (table.laws == 0).any()
+    assert ((table.laws > 0).sum(1) >= 2).all()
+    assert torch.allclose(table.laws.sum(1), torch.ones((), dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 9])
+def test_tables_have_two_to_eight_tokens(vocab_size: int) -> None:
+    """Another size of vocabulary is refused."""
+    with pytest.raises(ValueError, match="2 to 8"):
+        HashedTable(vocab_size, 0)

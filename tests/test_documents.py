@@ -1,0 +1,58 @@
+"""The README and the documents: their code runs, their commands do what they say, their links lead somewhere."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from specverify.certify import Runner, plan_for
+from specverify.checks.base import BUDGETS, Settings
+from specverify.cli import main
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def marked_blocks(text: str) -> dict[str, str]:
+    """Code blocks by the name in the comment before them."""
+    return {m[1]: m[2] for m in re.finditer(r"<!-- run: (\S+) -->\n```\w+\n(.*?)```", text, re.S)}
+
+
+def test_the_readme_works_as_pasted(tmp_path, monkeypatch, capsys):
+    """The ten lines are certified by the command below them, and the refutation is one."""
+    blocks = marked_blocks((ROOT / "README.md").read_text())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(blocks["mine.py"])
+    for name, code in (("certify", 0), ("refuted", 1)):
+        command, *arguments = shlex.split(blocks[name].strip())
+        assert command == "specverify"
+        assert main(arguments) == code
+    assert "target p" in capsys.readouterr().out
+
+
+def test_the_plug_in_fits_in_about_ten_lines():
+    """The README promises ten lines: imports, decorator and body."""
+    lines = [line for line in marked_blocks((ROOT / "README.md").read_text())["mine.py"].splitlines() if line.strip()]
+    assert len(lines) <= 12
+
+
+def test_every_kind_of_subject_in_the_documents_is_certified(tmp_path, monkeypatch):
+    """The verifier, the step and the decoder of docs/subjects.md pass every test that applies to them."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "subjects.md").read_text(), re.S)
+    scope: dict[str, object] = {}
+    exec(compile("\n".join(blocks), "subjects.md", "exec"), scope)
+    for name in ("my_rule", "my_step", "my_decoder"):
+        plan = plan_for(scope[name], name, Settings(BUDGETS["smoke"]))
+        runner = Runner(plan)
+        for planned in plan.tests:
+            if planned.expected == "certified":
+                evidence = runner.run(planned)
+                assert evidence.verdict == "certified", (planned.test, [j.reason for j in evidence.judgements()])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_links_between_documents_lead_somewhere(document):
+    """Every relative link names a file that exists."""
+    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+        assert (document.parent / target).exists(), target
