@@ -27,8 +27,8 @@ Three character-level transformers over {vocab} ids (newline, printable ASCII, o
 
     python -m reference.train
 
-with seed {seed}, {threads} thread, torch {torch}, Python {python}. The same seed, thread count and
-builds give the same bits.
+with seed {seed}, {threads} thread, torch {torch}, Python {python}. The same seed, thread
+count and builds give the same bits. Seconds are wall time, on a machine shared with other work.
 
 | model | layers x width | parameters | data | loss: training | held out | steps | seconds |
 |---|---|---|---|---|---|---|---|
@@ -41,8 +41,9 @@ Losses are nats per character at context up to 256.
 - **aligned** has never seen the next characters themselves: it is distilled from main on the same text, with
   the Kullback-Leibler divergence for the first half of its steps and then with the total variation distance,
   which is one minus the acceptance.
-- **mismatched** has the shape of aligned and reads the standard library's source code without comments and
-  docstrings. On held-out documentation its loss is {mismatched_on_docs}, that of aligned {aligned_on_docs}.
+- **mismatched** has the shape of aligned and reads the source code of Python's character codecs (`encodings`),
+  mostly tables, without comments and docstrings; every tenth module is held out. On held-out
+  documentation its loss is {mismatched_on_docs}, that of aligned {aligned_on_docs}.
 
 ## Acceptance
 
@@ -84,7 +85,7 @@ def measured_acceptance(
 def write_card(folder: Path = weights.FOLDER) -> str:
     """Measure the acceptances, write the card next to the weights in ``folder``, and return its text."""
     numbers = {name: weights.training_numbers(name, folder) for name in weights.SHAPES}
-    data = {"main": "documentation", "aligned": "documentation, through main", "mismatched": "source code"}
+    data = {"main": "documentation", "aligned": "documentation, through main", "mismatched": "codec source"}
     rows = [
         f"| {name} | {shape.layers} x {shape.width} | {n['parameters']} | {data[name]}, {n['characters']} characters "
         f"| {n['loss_train']} | {n['loss_held_out']} | {n['steps']} | {n['seconds']} |"

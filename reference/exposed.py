@@ -117,7 +117,7 @@ def open_trained(
         eos_id=EOS_ID,
         rule=rule,
         processors=Processors(temperature, top_k, top_p),
-        prompts=prompts(8, 48),
+        prompts=prompts(8, 16),
         timing=Timing(),
     )
 
@@ -164,7 +164,7 @@ subject = Decoder(
     "reference",
     open=open_trained,
     build=build,
-    facts=Facts(rule="token_rejection", dtype="float32", batch_invariant=False),
+    facts=Facts(rule="token_rejection", batch_invariant=False),
     parts=(
         Verifier("reference.token_rejection", _verify_with("token_rejection"), Facts(rule="token_rejection")),
         Verifier("reference.sample_and_match", _verify_with("sample_and_match"), Facts(rule="sample_and_match")),

@@ -33,7 +33,7 @@ class Facts:
     """What a subject declares about itself; every fact is optional.
 
     rule: name of the verification rule. max_k: most draft tokens per round. max_batch: most rows per call (None: any).
-    dtype: precision of the probabilities it works in. seeded: the same seed gives the same tokens. batch_invariant: a row
+    dtype: precision of the laws it is handed and judged in (for a decoder: of the models handed to build). seeded: the same seed gives the same tokens. batch_invariant: a row
     does not depend on its batch-mates. lossy: the rule changes the law by design; it is then expected to be refuted.
     """
 
@@ -331,10 +331,12 @@ def _pad_ragged(rows_of: Sequence[Any], counts: Any, rows: int, name: str) -> tu
         raise SubjectError(f"{name} returned a list of {len(rows_list)} rows for a batch of {rows}; return one list of ids per row")
     width = max((len(r) for r in rows_list), default=0)
     try:
+        if any(isinstance(x, (bool, float)) for r in rows_list for x in r):
+            raise TypeError("there are floats or booleans among the ids")
         padded = torch.tensor([[*r, *[-1] * (width - len(r))] for r in rows_list], dtype=torch.int64).reshape(rows, width)
     except (TypeError, ValueError) as error:
         raise SubjectError(f"{name} returned rows that are not lists of integers: {error}") from None
-    return padded, counts if counts is not None else [len(r) for r in rows_list]
+    return padded, counts  # without counts, padding tells: our own, or theirs
 
 
 def normalise_generated(raw: Any, rows: int, length: int, vocab_size: int, eos_id: int | None, name: str) -> Generated:

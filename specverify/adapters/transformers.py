@@ -301,7 +301,7 @@ step_float32 = Verifier(f"transformers {VERSION}: step in float32", verify_step,
 
 
 def _decoder(name: str, request: Request) -> Decoder:
-    facts = Facts(rule="token rejection", max_k=request.k, dtype="float32")
+    facts = Facts(rule="token rejection", max_k=request.k, max_batch=1, dtype="float32")
     return Decoder(f"transformers {VERSION}: {name}", open=partial(open_tiny, request), facts=facts, parts=(step,))
 
 

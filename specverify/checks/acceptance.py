@@ -20,7 +20,7 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     if isinstance(part, Decoder):
         if part.open is None:
             return Skipped(NAME, part.name, "needs the decoder's own models")
-        return [Planned(NAME, part.name, "own models", True, {"draws": settings.budget.single, "length": 8})]
+        return [Planned(NAME, part.name, "own models", True, {"draws": max(settings.budget.single // 2, 500), "length": 8})]
     sizes = [(3, part.k)] if isinstance(part, Step) else [(3, 1), (3, 2), (4, 3)]
     if isinstance(part, Verifier) and part.facts.max_k is not None:
         sizes = [s for s in sizes if s[1] <= part.facts.max_k]
