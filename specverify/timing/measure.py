@@ -1,4 +1,4 @@
-"""How long do runs and their phases take? Every repetition times every configuration once, in a shuffled order.
+"""How long do runs and their phases take? Every repetition times every configuration, in a shuffled order.
 
 A slow spell of the machine then hits baseline and speculation alike, and what is reported is the ratio within a
 repetition. The first repetition warms up and is not counted.
@@ -26,8 +26,10 @@ T = TypeVar("T")
 
 PHASES = ("target", "draft", "verify", "accept")
 BASELINES = ("uncached", "cached")
+CACHED_RUNS = 3
+"""Cached baselines per repetition, of which the median counts, since every speed-up of the repetition rests on it."""
 PHASE_CALLS = 8
-"""Target steps, and rounds of the other phases, timed per configuration and repetition; the median counts."""
+"""Target steps, and rounds of the other phases, timed per configuration and repetition; the quickest counts."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Sweep:
     @property
     def steps(self) -> int:
         """Timed runs in all, warm-up included."""
-        return (1 + self.repetitions) * (len(BASELINES) + len(self.configurations))
+        return (1 + self.repetitions) * (1 + CACHED_RUNS + len(self.configurations))
 
 
 @dataclass(frozen=True)
@@ -101,13 +103,14 @@ def measure(
     Errors: SubjectError when a run crashes, does not make exactly the tokens asked for, or reports no accepted counts.
     """
     samples = Samples(sweep, runs={c: [] for c in sweep.configurations}, phases={c: [] for c in sweep.configurations})
-    plan: list[tuple[str, int]] = [*((name, 0) for name in BASELINES), *sweep.configurations]
+    plan = [("uncached", 0), *[("cached", 0)] * CACHED_RUNS, *sweep.configurations]
     context = prompts
     for repetition in range(-1, sweep.repetitions):
         seed = derive(sweep.seed, "timing", repetition)
         places = torch.arange(sweep.batch) + max(repetition, 0) * sweep.batch
         rows = prompts[places % len(prompts)]
         random.Random(seed).shuffle(plan)
+        base: dict[str, list[float]] = {name: [] for name in BASELINES}
         for name, k in plan:
             label = f"{name} K={k}" if k else f"{name} baseline"
             try:
@@ -117,8 +120,7 @@ def measure(
                         # Phases are timed half-way through a text, where a step costs what it costs on average.
                         context = torch.cat([rows, tokens[:, : sweep.tokens // 2].to(rows)], 1)
                         samples.device = tokens.device.type
-                    else:
-                        samples.baselines[name].append(seconds)
+                    base[name].append(seconds)
                 else:
                     run = _speculative(timing, rows, sweep, name, k, seed, clock)
                     if repetition >= 0:
@@ -129,6 +131,9 @@ def measure(
             except Exception as error:
                 raise SubjectError(f"{label} failed while being timed: {type(error).__name__}: {error}") from error
             on_done(label)
+        if repetition >= 0:
+            for name, values in base.items():
+                samples.baselines[name].append(statistics.median(values))
     return samples
 
 
@@ -170,7 +175,7 @@ def _insist_on_length(tokens: Tensor, sweep: Sweep) -> None:
 
 
 def _phases(timing: Timeable, context: Tensor, draft: str, k: int, clock: Clock) -> dict[str, float]:
-    """Median seconds of one call of each phase after context (B, T).
+    """Seconds of the quickest call of each phase after context (B, T): what it takes when nothing else interferes.
 
     Calls follow each other as they do in earnest, since what ran before decides what is in the processor's caches:
     target steps in a row, as in the baseline, and rounds of K draft steps, a verify pass and the accept phase.
@@ -193,4 +198,4 @@ def _phases(timing: Timeable, context: Tensor, draft: str, k: int, clock: Clock)
             for name, elapsed in (("draft", drafting), ("verify", verifying), ("accept", accepting)):
                 seconds[name].append(elapsed)
     target_steps()
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return {name: min(values) for name, values in seconds.items()}

@@ -25,7 +25,7 @@ DEFINITIONS = {
     "c": "one cached draft step / one cached target step",
     "v": "one target pass over K + 1 tokens / one cached target step",
     "o": "the accept phase alone / one cached target step; the rest of a round is given as remainder and not predicted",
-    "remainder": "measured round / one cached target step - (v + K c + o): bookkeeping, reading the prompt",
+    "remainder": "measured round / token of the cached baseline - (v + K c + o): bookkeeping, reading the prompt",
     "predicted_speedup": "E / (v + K c + o)",
     "tokens_per_round_iid": "E if every tested token were accepted independently at accepted_per_tested",
 }
@@ -130,8 +130,8 @@ def _run_json(samples: Samples, draft: str, k: int, costs: Costs) -> dict[str, A
     cached = samples.baselines["cached"]
     # A batch goes on until its last row is done, so the rounds of the engine are those of its longest row.
     rounds = [max(len(row) for row in run.accepted) for run in runs]
-    steps = [p["target"] for p in samples.phases[draft, k]]
-    round_cost = statistics.median(r.seconds / n / step for r, n, step in zip(runs, rounds, steps, strict=True))
+    per_token = [seconds / sweep.tokens for seconds in cached]
+    round_cost = statistics.median(r.seconds / n / unit for r, n, unit in zip(runs, rounds, per_token, strict=True))
     return {
         "draft": draft,
         "k": k,

@@ -28,7 +28,7 @@ def render(timing: Mapping[str, Any]) -> str:
         "",
         "speed-up: over the cached baseline, median of the ratios within a repetition. predicted: E / (v + K c + o).",
         "E: tokens emitted per round. In cached target steps: c a draft step, v a verify pass over K + 1 tokens, o the",
-        "accept phase alone, rest what a measured round takes beyond v + K c + o (bookkeeping, reading the prompt).",
+        "accept phase alone, rest what a measured round takes beyond v + K c + o (bookkeeping, prompt, other work).",
     ]
     return "\n".join(lines)
 
