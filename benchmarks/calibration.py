@@ -70,8 +70,13 @@ def main() -> int:
     refuted = [r for r in rows if r["refuted"]]
     missed = [r for r in rows if r["missed_controls"]]
     verdicts = {v: sum(r["verdict"] == v for r in rows) for v in sorted({r["verdict"] for r in rows})}
-    print(f"{len(rows)} whole smoke runs of {options.subject} at a false-alarm budget of {options.alpha:g}: verdicts {verdicts}")
-    print(f"refuted runs: {len(refuted)} (expected at most {options.alpha * len(rows):g}); runs with a missed control: {len(missed)}")
+    print(
+        f"{len(rows)} whole smoke runs of {options.subject} at a false-alarm budget of {options.alpha:g}: verdicts {verdicts}"
+    )
+    print(
+        f"refuted runs: {len(refuted)} (expected at most {options.alpha * len(rows):g})"
+        f"; runs with a missed control: {len(missed)}"
+    )
     print(f"smallest p-value bound seen: {min(r['smallest_p'] for r in rows):.3g}")
     return 1 if refuted or missed else 0
 

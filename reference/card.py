@@ -61,9 +61,7 @@ These models exist to exercise a decoder and to be timed. Their text is of no us
 """
 
 
-def measured_acceptance(
-    draft: str, folder: Path = weights.FOLDER, rows: int = ROWS, new_tokens: int = NEW_TOKENS
-) -> float:
+def measured_acceptance(draft: str, folder: Path = weights.FOLDER, rows: int = ROWS, new_tokens: int = NEW_TOKENS) -> float:
     """Measure the acceptance per tested token of a draft at temperature 1 on text that continues held-out
     documentation.
     """
@@ -120,7 +118,6 @@ def read_card(folder: Path = weights.FOLDER) -> dict[str, float]:
         numbers |= {f"{m[1]} {key}": float(m[i]) for i, key in ((2, "parameters"), (3, "training"), (4, "held out"))}
     if len(numbers) != 2 + 3 * len(weights.SHAPES):
         raise ValueError(
-            f"{folder / NAME} lacks numbers; it has {sorted(numbers)}; "
-            "write it again: python -m reference.train --measure"
+            f"{folder / NAME} lacks numbers; it has {sorted(numbers)}; write it again: python -m reference.train --measure"
         )
     return numbers

@@ -43,9 +43,7 @@ class ReferenceDecoder:
         if k < 1:
             raise ValueError(f"k is {k}; a round drafts at least one token")
         if rule == "greedy" and self.processors.temperature != 0:
-            raise ValueError(
-                "the greedy rule is lossless at temperature 0 only; set temperature=0 or take token_rejection"
-            )
+            raise ValueError("the greedy rule is lossless at temperature 0 only; set temperature=0 or take token_rejection")
         if prompts is not None:
             self.prompts = prompts
         if timing is not None:
@@ -130,9 +128,7 @@ def build(
     return ReferenceDecoder(CachedTable(target, V), CachedTable(draft, V), k, eos_id=eos_id, rule=rule)
 
 
-def step_over(
-    target: subjects.Model, draft: subjects.Model, prefix: Tensor, k: int, rule: str = "token_rejection"
-) -> Emitted:
+def step_over(target: subjects.Model, draft: subjects.Model, prefix: Tensor, k: int, rule: str = "token_rejection") -> Emitted:
     """Run one round of K drafts after prefix (B, T), with torch's global stream."""
     main, drafting = CachedTable(target, target.vocab_size), CachedTable(draft, draft.vocab_size)
     state = decoder.start(main, drafting, prefix, torch.full((len(prefix),), prefix.shape[1]), k + 1)

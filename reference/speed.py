@@ -105,9 +105,7 @@ class Timing:
     def speculative(self, prompts: Tensor, max_new_tokens: int, *, draft: str, k: int, seed: int) -> Generated:
         """Generate (B, N) after prompts (B, T) with K drafts per round, and the accepted counts."""
         noise, rule = BatchNoise(torch.Generator().manual_seed(seed)), rule_named("token_rejection")
-        return generate(
-            _model("main"), _model(draft), prompts, max_new_tokens, k=k, process=PLAIN, rule=rule, noise=noise
-        )
+        return generate(_model("main"), _model(draft), prompts, max_new_tokens, k=k, process=PLAIN, rule=rule, noise=noise)
 
     def phases(self, prompts: Tensor, *, draft: str, k: int) -> dict[str, Callable[[], object]]:
         """Return calls to time, each from the same state after prompts (B, T); steps sample their token, "verify" makes

@@ -45,8 +45,7 @@ def load(name: str, folder: Path = FOLDER, shape: Shape | None = None) -> Transf
         have, need = (tuple(t[key].shape) if key in t else "absent" for t in (given, wanted))
         if have != need:
             raise WeightsError(
-                f"{path.name}: {key} is {have} in the file and {need} in the model; "
-                "train again: python -m reference.train"
+                f"{path.name}: {key} is {have} in the file and {need} in the model; train again: python -m reference.train"
             )
     model.load_state_dict(given)
     return model.eval().requires_grad_(False)

@@ -9,13 +9,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_SUBJECT_NAMES = ("Decoder", "Emitted", "Facts", "Generated", "Step", "Verifier", "decoder", "step", "verifier")
-__all__ = [*_SUBJECT_NAMES, "__version__"]
+__all__ = ["Decoder", "Emitted", "Facts", "Generated", "Step", "Verifier", "__version__", "decoder", "step", "verifier"]
 
 
 def __getattr__(name: str) -> Any:
     """Import the subject helpers on first use, so that ``import specverify`` stays light."""
-    if name in _SUBJECT_NAMES:
+    if name in __all__:
         from specverify import subjects
 
         return getattr(subjects, name)

@@ -158,24 +158,28 @@ class Certificate:
             passed = sum(e.verdict == "certified" for e in own)
             aside = f" ({len(own) - passed} more could not be put to it)" if passed < len(own) else ""
             return (
-                f"{name} samples from its target law in all {passed} tests{aside}, at a false-alarm budget of {self.ledger.alpha:g}; "
+                f"{name} samples from its target law in all {passed} tests{aside}, "
+                f"at a false-alarm budget of {self.ledger.alpha:g}; "
                 f"{caught} of {len(controls)} known-bad controls were refuted in the same run."
             )
         if self.verdict == "refuted":
             bad = [e for e in own if e.verdict == "refuted"]
             reason = next(j.reason for j in bad[0].judgements() if j.verdict == "refuted")
-            return f"{name} does not sample from its target law: {len(bad)} of {len(own)} tests refute it, first {bad[0].test}: {reason}."
+            many = f"{len(bad)} of {len(own)} tests refute it"
+            return f"{name} does not sample from its target law: {many}, first {bad[0].test}: {reason}."
         if self.verdict == "error":
             failed = [e for e in own if e.verdict == "error"]
             if failed:
                 reason = next(j.reason for j in failed[0].judgements() if j.verdict == "error")
-                return f"{name} could not be judged: {len(failed)} of {len(own)} tests ended in an error, first {failed[0].test}: {reason}."
+                many = f"{len(failed)} of {len(own)} tests ended in an error"
+                return f"{name} could not be judged: {many}, first {failed[0].test}: {reason}."
             missed = [e.test for e in controls if e.verdict != "refuted"]
             return f"The run itself is in error: {len(missed)} known-bad controls were not refuted, first {missed[0]}."
         open_tests = [e for e in own if e.verdict == "inconclusive"]
         if open_tests:
             reason = next(j.reason for j in open_tests[0].judgements() if j.verdict == "inconclusive")
-            return f"Nothing refutes {name}, but {len(open_tests)} of {len(own)} tests are inconclusive, first {open_tests[0].test}: {reason}."
+            many = f"{len(open_tests)} of {len(own)} tests are inconclusive"
+            return f"Nothing refutes {name}, but {many}, first {open_tests[0].test}: {reason}."
         if self.missing:
             left = f"{len(self.missing)} of {len(self.planned)} planned tests left no evidence"
             return f"Nothing refutes {name}, but {left}, first {self.missing[0]}."
@@ -264,7 +268,9 @@ def from_data(data: Mapping[str, Any]) -> Certificate:
             evidence.append(Evidence.from_json(one))
             evidence[-1].judgements()
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise CertificateError(f"evidence {number} ({one.get('test')}) holds numbers that cannot be judged: {error}") from error
+            raise CertificateError(
+                f"evidence {number} ({one.get('test')}) holds numbers that cannot be judged: {error}"
+            ) from error
     return Certificate(
         data["subject"],
         data["settings"],
@@ -285,14 +291,19 @@ def recheck(data: Mapping[str, Any]) -> Certificate:
         raise CertificateError(f"the ledger's shares sum to {spent:g}, more than its total of {certificate.ledger.alpha:g}")
     for evidence, stored in zip(certificate.evidence, data["evidence"], strict=True):
         if evidence.expected == "certified" and evidence.alpha > certificate.ledger.share(evidence.test) * (1 + 1e-9):
-            raise CertificateError(f"{evidence.test} was judged at {evidence.alpha:g}, its share is {certificate.ledger.share(evidence.test):g}")
+            raise CertificateError(
+                f"{evidence.test} was judged at {evidence.alpha:g}, its share is {certificate.ledger.share(evidence.test):g}"
+            )
         for judgement, measured in zip(evidence.judgements(), stored["measurements"], strict=True):
             if judgement.verdict != measured["verdict"]:
-                raise CertificateError(f"{evidence.test}: recorded as {measured['verdict']}, but its numbers say {judgement.verdict}: {judgement.reason}")
+                raise CertificateError(
+                    f"{evidence.test}: recorded as {measured['verdict']}, but its numbers say {judgement.verdict}: "
+                    f"{judgement.reason}"
+                )
         if evidence.verdict != stored["verdict"]:
-            raise CertificateError(f"{evidence.test}: recorded as {stored['verdict']}, but its measurements say {evidence.verdict}")
+            raise CertificateError(
+                f"{evidence.test}: recorded as {stored['verdict']}, but its measurements say {evidence.verdict}"
+            )
     if certificate.verdict != data["verdict"]:
         raise CertificateError(f"recorded as {data['verdict']}, but the evidence says {certificate.verdict}")
     return certificate
-
-

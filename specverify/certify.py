@@ -18,7 +18,14 @@ from typing import Any
 from specverify.certificate import Certificate, Evidence, environment
 from specverify.checks import CHECKS
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
-from specverify.errors import OpaqueRandomness, PathBudgetExceeded, SpecverifyError, SubjectError, SubjectTimeout, UsageError
+from specverify.errors import (
+    OpaqueRandomness,
+    PathBudgetExceeded,
+    SpecverifyError,
+    SubjectError,
+    SubjectTimeout,
+    UsageError,
+)
 from specverify.evidence.ledger import Ledger
 from specverify.evidence.measurements import OutcomeMeasurement
 from specverify.faults.catalogue import CATALOGUE
@@ -91,7 +98,11 @@ def plan_for(subject: Subject, spec: str, settings: Settings) -> Plan:
                 skipped.append(planned)
             else:
                 tests.extend(planned)
-    ledger = Ledger.split(settings.alpha, (p.test for p in tests if p.statistical)) if any(p.statistical for p in tests) else Ledger(settings.alpha, {})
+    ledger = (
+        Ledger.split(settings.alpha, (p.test for p in tests if p.statistical))
+        if any(p.statistical for p in tests)
+        else Ledger(settings.alpha, {})
+    )
     return Plan(spec, subject, settings, (*tests, *controls(settings)), tuple(skipped), ledger)
 
 
@@ -156,7 +167,7 @@ class Runner:
             found = Found((OutcomeMeasurement("inconclusive", str(error)),))
         except SpecverifyError as error:
             found = self.failed(planned, str(error), getattr(error, "inputs", ""))
-        except Exception as error:  # noqa: BLE001 - whatever a subject raises is evidence, and the other tests go on
+        except Exception as error:
             found = self.failed(planned, f"raised {type(error).__name__}: {error}")
         return self.evidence(planned, found, alpha, time.perf_counter() - started)
 
@@ -211,7 +222,7 @@ class Runner:
 
 def subject_json(subject: Subject, spec: str) -> dict[str, Any]:
     """Who was judged: name, kind, source digest, version and declared facts."""
-    top = spec.split(":")[0].split(".")[0]
+    top = spec.split(":", maxsplit=1)[0].split(".", maxsplit=1)[0]
     try:
         version: str | None = metadata.version(top)
     except (metadata.PackageNotFoundError, ValueError):
@@ -250,7 +261,8 @@ class EvidenceFile:
 
     def read(self) -> list[Evidence]:
         """Evidence of an earlier run of the same plan; a line cut short by a kill is dropped. Errors: UsageError when the
-        file belongs to another plan."""
+        file belongs to another plan.
+        """
         if not self.path.exists():
             return []
         lines = self.path.read_text(encoding="utf-8").splitlines()
@@ -263,7 +275,9 @@ class EvidenceFile:
         if not records:
             return []
         if records[0].get("plan") != self.key:
-            raise UsageError(f"{self.path} belongs to another subject version or other settings; choose another --out, or remove it")
+            raise UsageError(
+                f"{self.path} belongs to another subject version or other settings; choose another --out, or remove it"
+            )
         return [Evidence.from_json(r) for r in records[1:]]
 
     def start(self, keep: Sequence[Evidence] = ()) -> None:
@@ -284,7 +298,9 @@ GRACE = 15.0
 
 
 @contextmanager
-def _watch(runner: Runner, planned: Planned, done: Sequence[Evidence], file: EvidenceFile | None, out: Path | None) -> Iterator[None]:
+def _watch(
+    runner: Runner, planned: Planned, done: Sequence[Evidence], file: EvidenceFile | None, out: Path | None
+) -> Iterator[None]:
     """End the process when a test hangs inside compiled code, where no alarm is heard, after writing what is known."""
     if file is None or out is None:
         yield

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, Self
 
 from specverify import __version__
 from specverify.errors import CertificateError, SpecverifyError, SubjectError, UsageError
@@ -54,12 +54,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     certify.add_argument("subject", help="pkg.mod:attr, pkg.mod (its attribute 'subject'), or path/file.py:attr")
     certify.add_argument("--budget", default="standard", help="smoke, standard (default) or certify")
-    certify.add_argument("--alpha", type=float, default=None, help="false-alarm probability of the whole certificate (default 1e-8)")
+    certify.add_argument(
+        "--alpha", type=float, default=None, help="false-alarm probability of the whole certificate (default 1e-8)"
+    )
     certify.add_argument("--seed", type=int, default=0, help="root seed of everything drawn (default 0)")
     certify.add_argument("--timeout", type=float, default=300.0, help="seconds allowed per test (default 300)")
     certify.add_argument("--out", type=Path, default=None, help="folder to write to (default reports/SUBJECT-DATE)")
     certify.add_argument("--resume", type=Path, default=None, metavar="DIR", help="continue a killed run in DIR")
-    certify.add_argument("--only", default=None, metavar="TEXT", help="run only tests whose name contains TEXT; never certifies")
+    certify.add_argument(
+        "--only", default=None, metavar="TEXT", help="run only tests whose name contains TEXT; never certifies"
+    )
     certify.add_argument("--report", action="store_true", help="write the HTML and Markdown report too")
 
     recheck = commands.add_parser("recheck", help="recompute every verdict of a certificate, without the subject")
@@ -80,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["report"]:
-        from specverify.report.__main__ import main as report_main
+        from specverify.report import main as report_main
 
         return report_main(arguments[1:])
     if arguments[:1] == ["bench"]:
@@ -124,11 +128,17 @@ def _certify(options: argparse.Namespace) -> int:
     say(f"{subject.name}: {len(plan.tests)} tests, false-alarm budget {alpha:g}, seed {settings.seed}, evidence in {out}")
     with _progress(len(plan.tests)) as bar:
         certificate = certify(
-            options.subject, settings, subject=subject, out=out, resume=options.resume is not None, only=options.only, on_done=bar
+            options.subject,
+            settings,
+            subject=subject,
+            out=out,
+            resume=options.resume is not None,
+            only=options.only,
+            on_done=bar,
         )
     say(_summary(certificate))
     if options.report:
-        from specverify.report.__main__ import main as report_main
+        from specverify.report import main as report_main
 
         report_main([str(out)])
     else:
@@ -143,7 +153,7 @@ class _progress:  # noqa: N801 - used like a function
     def __init__(self, total: int) -> None:
         self.total = total
 
-    def __enter__(self) -> _progress:
+    def __enter__(self) -> Self:
         from tqdm import tqdm
 
         self.bar = tqdm(total=self.total, unit="test", leave=False, disable=not sys.stderr.isatty(), file=sys.stderr)
@@ -191,7 +201,10 @@ def _recheck(options: argparse.Namespace) -> int:
 
     data = load(options.certificate)
     certificate = recheck(data)
-    say(f"{len(certificate.evidence)} tests judged again from their numbers; every verdict follows, digest {data['digest'][:16]}")
+    say(
+        f"{len(certificate.evidence)} tests judged again from their numbers; every verdict follows, "
+        f"digest {data['digest'][:16]}"
+    )
     say(f"{certificate.verdict.upper()}: {certificate.sentence()}")
     return EXIT_CODES[certificate.verdict]
 

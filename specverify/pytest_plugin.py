@@ -34,7 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--specverify-alpha", type=float, default=None, help="false-alarm probability of the whole run (1e-8)")
     group.addoption("--specverify-seed", type=int, default=0, help="root seed")
     group.addoption("--specverify-timeout", type=float, default=300.0, help="seconds per test")
-    group.addoption("--specverify-out", default=None, metavar="DIR", help="where the certificate goes (default reports/SUBJECT-DATE)")
+    group.addoption(
+        "--specverify-out",
+        default=None,
+        metavar="DIR",
+        help="where the certificate goes (default reports/SUBJECT-DATE)",
+    )
     parser.addini("specverify_subject", "what to certify", default="")
 
 
@@ -86,13 +91,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if not checks and not controls:
         return
     plan = _plan(metafunc.config)
-    params: list[Any] = []
-    for planned in plan.tests:
-        if controls if planned.expected == "refuted" else planned.check in checks:
-            params.append(pytest.param(planned, id=planned.test))
+    chosen = [p for p in plan.tests if (controls if p.expected == "refuted" else p.check in checks)]
+    params: list[Any] = [pytest.param(planned, id=planned.test) for planned in chosen]
     if not controls:
         params += [
-            pytest.param(s, id=f"{s.check}/{s.part}", marks=pytest.mark.skip(reason=s.reason)) for s in plan.skipped if s.check in checks
+            pytest.param(s, id=f"{s.check}/{s.part}", marks=pytest.mark.skip(reason=s.reason))
+            for s in plan.skipped
+            if s.check in checks
         ]
     metafunc.parametrize("planned", params)
 
@@ -124,7 +129,7 @@ def judge(request: pytest.FixtureRequest, specverify_runner: Runner) -> Callable
         lines = [f"{evidence.verdict} (expected {evidence.expected}): {evidence.question}", *reasons]
         if evidence.counterexample is not None:
             lines += ["", *evidence.counterexample["lines"], "", "run it yourself:", evidence.counterexample["snippet"]]
-        lines += [f"reproduce: {m.reproduce}" for m in evidence.measurements if getattr(m, "reproduce", "")]
+        lines += [f"reproduce: {m.reproduce}" for m in evidence.measurements if m.kind == "outcome" and m.reproduce]
         pytest.fail("\n".join(lines), pytrace=False)
 
     return run
@@ -190,9 +195,8 @@ class _Controller:
             terminalreporter.line(f"exploration: {ran} of {planned} planned tests ran, so nothing is certified")
         terminalreporter.line(f"{certificate.verdict.upper()}: {certificate.sentence()}")
         spent = certificate.ledger.spent
-        terminalreporter.line(
-            f"ledger: {len(certificate.ledger.shares)} statistical tests share {certificate.ledger.alpha:g} (sum of shares {spent:g})"
-        )
+        tests = len(certificate.ledger.shares)
+        terminalreporter.line(f"ledger: {tests} statistical tests share {certificate.ledger.alpha:g} (sum {spent:g})")
         terminalreporter.line(f"certificate: {run.folder / 'certificate.json'}")
 
 

@@ -33,8 +33,9 @@ class Facts:
     """What a subject declares about itself; every fact is optional.
 
     rule: name of the verification rule. max_k: most draft tokens per round. max_batch: most rows per call (None: any).
-    dtype: precision of the laws it is handed and judged in (for a decoder: of the models handed to build). seeded: the same seed gives the same tokens. batch_invariant: a row
-    does not depend on its batch-mates. lossy: the rule changes the law by design; it is then expected to be refuted.
+    dtype: precision of the laws it is handed and judged in (for a decoder: of the models handed to build). seeded: the same
+    seed gives the same tokens. batch_invariant: a row does not depend on its batch-mates. lossy: the rule changes the law by
+    design; it is then expected to be refuted.
     """
 
     rule: str | None = None
@@ -65,9 +66,7 @@ class Emitted:
 
     def rows(self) -> list[tuple[int, ...]]:
         """The emitted tokens of every row, without padding."""
-        return [
-            tuple(row[:count]) for row, count in zip(self.tokens.tolist(), self.counts.tolist(), strict=True)
-        ]
+        return [tuple(row[:count]) for row, count in zip(self.tokens.tolist(), self.counts.tolist(), strict=True)]
 
 
 @contextmanager
@@ -159,7 +158,8 @@ class Timeable(Protocol):
 
     def phases(self, prompts: Tensor, *, draft: str, k: int) -> dict[str, Callable[[], object]]:
         """Ready-to-time calls: "target" one cached target step, "draft" one cached draft step, "verify" one target pass over
-        K+1 tokens, "accept" the rule alone on tensors of the right shape. Calling one repeatedly must not grow the cache."""
+        K+1 tokens, "accept" the rule alone on tensors of the right shape. Calling one repeatedly must not grow the cache.
+        """
         ...
 
 
@@ -292,7 +292,9 @@ def normalise_emitted(raw: Any, rows: int, k: int, vocab_size: int, name: str = 
     if tokens.dim() == 1 and rows == 1:
         tokens = tokens[None]
     if tokens.dim() != 2 or tokens.shape[0] != rows:
-        raise SubjectError(f"{name} returned tokens of shape {tuple(tokens.shape)} for {rows} rows; expected ({rows}, up to {k + 1})")
+        raise SubjectError(
+            f"{name} returned tokens of shape {tuple(tokens.shape)} for {rows} rows; expected ({rows}, up to {k + 1})"
+        )
     if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
         raise SubjectError(f"{name} returned tokens of dtype {tokens.dtype}; token ids must be integers")
     if isinstance(tokens, torch.Tensor) and tokens.device.type != "cpu":
@@ -312,7 +314,9 @@ def normalise_emitted(raw: Any, rows: int, k: int, vocab_size: int, name: str = 
     outside = used & ((tokens < 0) | (tokens >= vocab_size))
     if outside.any():
         b, t = (int(i) for i in outside.nonzero()[0])
-        raise SubjectError(f"{name} returned token id {int(tokens[b, t])} in row {b}, position {t}: outside 0..{vocab_size - 1}")
+        raise SubjectError(
+            f"{name} returned token id {int(tokens[b, t])} in row {b}, position {t}: outside 0..{vocab_size - 1}"
+        )
     tokens = torch.where(used, tokens, -1)[:, : k + 1]
     if tokens.shape[1] < k + 1:
         tokens = torch.nn.functional.pad(tokens, (0, k + 1 - tokens.shape[1]), value=-1)
@@ -328,7 +332,9 @@ def _pad_ragged(rows_of: Sequence[Any], counts: Any, rows: int, name: str) -> tu
     if rows == 1 and rows_list and all(isinstance(x, int) for x in rows_list):
         rows_list = [rows_list]
     if len(rows_list) != rows or not all(isinstance(r, (list, tuple)) for r in rows_list):
-        raise SubjectError(f"{name} returned a list of {len(rows_list)} rows for a batch of {rows}; return one list of ids per row")
+        raise SubjectError(
+            f"{name} returned a list of {len(rows_list)} rows for a batch of {rows}; return one list of ids per row"
+        )
     width = max((len(r) for r in rows_list), default=0)
     try:
         if any(isinstance(x, (bool, float)) for r in rows_list for x in r):
@@ -385,7 +391,9 @@ def checked_log_probs(raw: Any, ids: Tensor, vocab_size: int, name: str) -> Tens
         raise SubjectError(f"{name} returned NaN in row {b}, position {t}, for ids {ids[b, : t + 1].tolist()}")
     sums = logs.exp().sum(-1)
     if (sums - 1).abs().max() > 1e-2:
-        raise SubjectError(f"{name} returned rows that sum to {float(sums.flatten()[0]):.4g}, not 1: return log-probabilities, not logits")
+        raise SubjectError(
+            f"{name} returned rows that sum to {float(sums.flatten()[0]):.4g}, not 1: return log-probabilities, not logits"
+        )
     return logs - sums.log()[..., None]
 
 
@@ -403,7 +411,9 @@ def load_subject(spec: str) -> Subject:
     for part in attribute.split("."):
         if not hasattr(target, part):
             public = [n for n in vars(module) if not n.startswith("_")]
-            raise SubjectError(f"{module_name} has no attribute {attribute!r}; it has {', '.join(public[:12]) or 'nothing public'}")
+            raise SubjectError(
+                f"{module_name} has no attribute {attribute!r}; it has {', '.join(public[:12]) or 'nothing public'}"
+            )
         target = getattr(target, part)
     return as_subject(target, spec)
 

@@ -16,7 +16,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").
 
 def marked_blocks(text: str) -> dict[str, str]:
     """Code blocks by the name in the comment before them."""
-    return {m[1]: m[2] for m in re.finditer(r"<!-- run: (\S+) -->\n```\w+\n(.*?)```", text, re.S)}
+    return {m[1]: m[2] for m in re.finditer(r"<!-- run: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL)}
 
 
 def test_the_readme_works_as_pasted(tmp_path, monkeypatch, capsys):
@@ -39,7 +39,7 @@ def test_the_plug_in_fits_in_about_ten_lines():
 
 def test_every_kind_of_subject_in_the_documents_is_certified(tmp_path, monkeypatch):
     """The verifier, the step and the decoder of docs/subjects.md pass every test that applies to them."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "subjects.md").read_text(), re.S)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "subjects.md").read_text(), re.DOTALL)
     scope: dict[str, object] = {}
     exec(compile("\n".join(blocks), "subjects.md", "exec"), scope)
     for name in ("my_rule", "my_step", "my_decoder"):

@@ -254,9 +254,7 @@ def _quiet() -> Iterator[None]:
         logger.removeFilter(own)
 
 
-def tiny_models(
-    seed: int = 0, *, vocab_size: int = VOCAB_SIZE, spread: float = 0.4, noise: float = 0.12
-) -> tuple[Any, Any]:
+def tiny_models(seed: int = 0, *, vocab_size: int = VOCAB_SIZE, spread: float = 0.4, noise: float = 0.12) -> tuple[Any, Any]:
     """Build a random Llama target of one layer and a draft that is the target with noise on every weight; no download.
 
     ``spread`` is the standard deviation of the initial weights: large enough for sharp laws that hang on the context.

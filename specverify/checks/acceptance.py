@@ -5,7 +5,13 @@ from __future__ import annotations
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.sampling import Sample, sample_decoder
 from specverify.checks.sequence import decoder_prompts
-from specverify.evidence.measurements import AnyMeasurement, BoundMeasurement, RateMeasurement, ViolationMeasurement, law_tolerance
+from specverify.evidence.measurements import (
+    AnyMeasurement,
+    BoundMeasurement,
+    RateMeasurement,
+    ViolationMeasurement,
+    law_tolerance,
+)
 from specverify.exact import emission
 from specverify.pairs import named_pair, pair_for
 from specverify.subjects import Decoder, DecoderLike, Step, Verifier, checked_log_probs
@@ -41,7 +47,11 @@ def run(planned: Planned, context: Context) -> Found:
         tail = [sum(m for t, m in emitted.tokens.items() if len(t) - 1 >= i) for i in range(1, k + 1)]
         where = f"V = {vocab_size}, K = {k}"
         found.append(BoundMeasurement(f"P(first draft accepted) against 1 - TV ({where})", tail[0], first_overlap(pair), slack))
-        found.append(BoundMeasurement(f"E[accepted] against the block optimum ({where})", sum(tail), float(block_tail(pair).sum()), k * slack))
+        found.append(
+            BoundMeasurement(
+                f"E[accepted] against the block optimum ({where})", sum(tail), float(block_tail(pair).sum()), k * slack
+            )
+        )
         if emitted.reported:
             off = sum(mass for (said, real), mass in emitted.reported.items() if said != real)
             found.append(BoundMeasurement(f"P(reported accepted count is not tokens emitted - 1) ({where})", off, 0.0, slack))
@@ -52,7 +62,13 @@ def _decoder(planned: Planned, context: Context, decoder: DecoderLike) -> Found:
     length = planned.params["length"]
     prompts = decoder_prompts(decoder, context.seed, 1)
     (sample,) = sample_decoder(
-        decoder, prompts, planned.params["draws"], length, context.seed, name=context.part.name, max_batch=context.part.facts.max_batch
+        decoder,
+        prompts,
+        planned.params["draws"],
+        length,
+        context.seed,
+        name=context.part.name,
+        max_batch=context.part.facts.max_batch,
     )
     if not sample.reported:
         return Found((), None, ("the decoder does not report accepted counts",))

@@ -53,7 +53,13 @@ def counterexample_from(measurement: LawMeasurement, spec: str, part: str, round
         f"token {token} comes out with probability {got[token]:.6g} instead of {wanted[token]:.6g}",
     ]
     return Counterexample(
-        pair.to_json(), context, token, float(got[token]), float(wanted[token]), tuple(lines), _snippet(measurement, spec, part, rounds)
+        pair.to_json(),
+        context,
+        token,
+        float(got[token]),
+        float(wanted[token]),
+        tuple(lines),
+        _snippet(measurement, spec, part, rounds),
     )
 
 
@@ -66,7 +72,10 @@ def _snippet(measurement: LawMeasurement, spec: str, part: str, rounds: bool) ->
         f"pair = Pair.from_json({pair.to_json()!r})",
     ]
     if rounds:
-        head += ["from specverify.checks.rounds import rounds_law", f"emitted = rounds_law(part, pair, {measurement.length})"]
+        head += [
+            "from specverify.checks.rounds import rounds_law",
+            f"emitted = rounds_law(part, pair, {measurement.length})",
+        ]
     else:
         head += ["from specverify.exact import round_law", "emitted = round_law(part, pair)"]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""Is the joint law right over several rounds? Exact law of the first tokens of two and more rounds, with rollback in between."""
+"""Is the joint law right over several rounds? Exact law of the first tokens of two and more rounds, rollback included."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
         return Skipped(NAME, part.name, "exact rounds need a decoder that can be built over table models (Decoder.build)")
     sizes = [*SMALL, *([(3, 2, 4)] if settings.budget.large and part.facts.max_batch != 1 else [])]
     if isinstance(part, Step):
-        sizes = [(2, part.k, min(part.k + 2, 4)), *([(3, part.k, part.k + 2)] if settings.budget.large and part.k <= 2 else [])]
+        sizes = [
+            (2, part.k, min(part.k + 2, 4)),
+            *([(3, part.k, part.k + 2)] if settings.budget.large and part.k <= 2 else []),
+        ]
     elif part.facts.max_k is not None:
         sizes = [s for s in sizes if s[1] <= part.facts.max_k]
     if isinstance(part, Decoder):

@@ -1,4 +1,4 @@
-"""How are sequences sampled from a subject? Rounds are run until L tokens exist; the first L are kept, whatever was accepted."""
+"""How are sequences sampled from a subject? Rounds run until L tokens exist; the first L are kept, whatever was accepted."""
 
 from __future__ import annotations
 

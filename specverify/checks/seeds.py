@@ -21,7 +21,9 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     """One statistical test on the decoder's own models."""
     if not isinstance(part, Decoder) or part.open is None:
         return Skipped(NAME, part.name, "seeds are given to decoders with models of their own")
-    return [Planned(NAME, part.name, "own models", True, {"calls": 12 if settings.budget.name == "smoke" else 24, "length": 24})]
+    return [
+        Planned(NAME, part.name, "own models", True, {"calls": 12 if settings.budget.name == "smoke" else 24, "length": 24})
+    ]
 
 
 def _log_prob(decoder: DecoderLike, prompt: torch.Tensor, tokens: list[int], name: str) -> float:
@@ -56,7 +58,14 @@ def run(planned: Planned, context: Context) -> Found:
     found: list[AnyMeasurement] = []
     if part.facts.seeded:
         same = again == outputs[0]
-        found.append(ViolationMeasurement("the same seed gives the same tokens", int(not same), 1, "" if same else f"{outputs[0][0]} then {again[0]}"))
+        found.append(
+            ViolationMeasurement(
+                "the same seed gives the same tokens",
+                int(not same),
+                1,
+                "" if same else f"{outputs[0][0]} then {again[0]}",
+            )
+        )
     first = outputs[0][0]
     chance = min(1.0, math.exp(_log_prob(decoder, prompt, first, part.name)))
     equal = sum(o[0] == first for o in outputs[1:])

@@ -89,7 +89,13 @@ def table_laws(model: TableModel, prompt: Tokens) -> NextLaws:
 
 
 def judge_sample(
-    sample: Sample, laws: NextLaws, length: int, *, eos_id: int | None = None, confirm: Callable[[Tokens, int], bool] | None = None, label: str = ""
+    sample: Sample,
+    laws: NextLaws,
+    length: int,
+    *,
+    eos_id: int | None = None,
+    confirm: Callable[[Tokens, int], bool] | None = None,
+    label: str = "",
 ) -> list[AnyMeasurement]:
     """Joint and conditional cells of a sample, with the support check on both.
 
@@ -104,7 +110,9 @@ def judge_sample(
         tokens, position = forbidden[0]
         example = f"token {tokens[position]} after {list(tokens[:position])}"
     prefix = f"{label}, " if label else ""
-    out: list[AnyMeasurement] = [CellMeasurement(f"{prefix}joint law of {length} tokens", (cells.joint,), len(forbidden), example)]
+    out: list[AnyMeasurement] = [
+        CellMeasurement(f"{prefix}joint law of {length} tokens", (cells.joint,), len(forbidden), example)
+    ]
     out += [
         CellMeasurement(f"{prefix}conditional law of token {depth + 1}", groups)
         for depth, groups in enumerate(cells.conditionals)
@@ -142,7 +150,13 @@ def _own_models(planned: Planned, context: Context, decoder: DecoderLike) -> Fou
     prompts = decoder_prompts(decoder, context.seed)
     eos = getattr(decoder, "eos_id", None)
     samples = sample_decoder(
-        decoder, prompts, planned.params["draws"], length, context.seed, name=name, max_batch=context.part.facts.max_batch
+        decoder,
+        prompts,
+        planned.params["draws"],
+        length,
+        context.seed,
+        name=name,
+        max_batch=context.part.facts.max_batch,
     )
     measurements: list[AnyMeasurement] = []
     for number, (prompt, sample) in enumerate(zip(prompts, samples, strict=True)):

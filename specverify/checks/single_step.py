@@ -31,7 +31,12 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
         return Skipped(NAME, part.name, "a decoder does not expose a single round; see rounds and sequence")
     sizes = [*NAMED, *(LARGE if settings.budget.large else ())]
     if isinstance(part, Step):
-        sizes = [(3, part.k), (4, part.k), (5, part.k), *([(6, part.k)] if settings.budget.large and part.k <= 3 else [])]
+        sizes = [
+            (3, part.k),
+            (4, part.k),
+            (5, part.k),
+            *([(6, part.k)] if settings.budget.large and part.k <= 3 else []),
+        ]
     elif part.facts.max_k is not None:
         sizes = [(v, k) for v, k in sizes if k <= part.facts.max_k] or [(3, part.facts.max_k)]
     if part.facts.max_batch == 1:
@@ -133,11 +138,17 @@ def _generated(part: Verifier | Step, planned: Planned, context: Context) -> Fou
         seed=context.seed,
     )
     if failing is None:
-        summary = BoundMeasurement(f"largest deviation over {tried} generated pairs, in units of its tolerance", largest["ratio"], 1.0, 0.0)
+        summary = BoundMeasurement(
+            f"largest deviation over {tried} generated pairs, in units of its tolerance", largest["ratio"], 1.0, 0.0
+        )
         return Found((summary, kept["worst"]))
     failing = pair_for(part.facts.rule, failing)
     try:
         measurement, _ = measure(part, failing)
     except SubjectError as error:
         return Found((OutcomeMeasurement("error", str(error), f"pair {failing.to_json()}; {error.inputs}"),))
-    return Found((measurement,), counterexample_from(measurement, context.spec, part.name), (f"found after {tried} pairs and shrunk",))
+    return Found(
+        (measurement,),
+        counterexample_from(measurement, context.spec, part.name),
+        (f"found after {tried} pairs and shrunk",),
+    )

@@ -51,7 +51,12 @@ def run(planned: Planned, context: Context) -> Found:
         emitted = decoder_emission(decoder, pair, length, name=part.name, max_batch=1).tokens
         bad = [tokens for tokens in emitted if after_eos(tokens, eos)]
         found.append(
-            ViolationMeasurement(f"nothing follows an EOS (V = {vocab_size}, K = {k})", len(bad), len(emitted), str(list(bad[0])) if bad else "")
+            ViolationMeasurement(
+                f"nothing follows an EOS (V = {vocab_size}, K = {k})",
+                len(bad),
+                len(emitted),
+                str(list(bad[0])) if bad else "",
+            )
         )
         if not bad:
             padded = {tuple(eos if t == -1 else t for t in tokens): 0.0 for tokens in emitted}
@@ -72,7 +77,9 @@ def _own_models(planned: Planned, context: Context) -> Found:
     prompts = decoder_prompts(decoder, context.seed)
     if context.part.facts.max_batch == 1:
         rows = min(rows, 24)
-    samples = sample_decoder(decoder, prompts, rows, length, context.seed, name=context.part.name, max_batch=context.part.facts.max_batch)
+    samples = sample_decoder(
+        decoder, prompts, rows, length, context.seed, name=context.part.name, max_batch=context.part.facts.max_batch
+    )
     sequences = [s for sample in samples for s in sample.sequences]
     bad = [s for s in sequences if eos is not None and after_eos(s, int(eos))]
     notes = () if eos is not None else ("the decoder declares no eos_id; only the number of tokens was checked",)

@@ -26,7 +26,9 @@ class Ledger:
     def split(cls, alpha: float, statistical_tests: Iterable[str]) -> Ledger:
         """Give every statistical test the same share of ``alpha``. Errors: UsageError when alpha is not in (0, 0.5]."""
         if not 0 < alpha <= 0.5:
-            raise UsageError(f"alpha is the false-alarm probability of the whole certificate and must lie in (0, 0.5], got {alpha}")
+            raise UsageError(
+                f"alpha is the false-alarm probability of the whole certificate and must lie in (0, 0.5], got {alpha}"
+            )
         names = list(statistical_tests)
         if len(set(names)) != len(names):
             raise ValueError("two tests of one name in the ledger")

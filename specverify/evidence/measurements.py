@@ -161,9 +161,15 @@ class CellMeasurement:
             "forbidden": self.forbidden,
         }
         if self.forbidden:
-            return Judgement("refuted", f"{self.forbidden} sampled sequences hold a token of probability 0: {self.example}", numbers)
+            return Judgement(
+                "refuted", f"{self.forbidden} sampled sequences hold a token of probability 0: {self.example}", numbers
+            )
         if test.p <= alpha:
-            return Judgement("refuted", f"{self.label}: the counts have probability at most {test.p:.2g} under the target law", numbers)
+            return Judgement(
+                "refuted",
+                f"{self.label}: the counts have probability at most {test.p:.2g} under the target law",
+                numbers,
+            )
         if test.total == 0:
             return Judgement("skipped", f"{self.label}: no cell is expected often enough to be judged", numbers)
         return Judgement("certified", f"{self.label}: {test.total} draws fit the target law (bound {test.p:.2g})", numbers)
@@ -198,7 +204,13 @@ class RateMeasurement:
 
     def to_json(self) -> dict[str, Any]:
         """Counts and bound."""
-        return {"kind": self.kind, "label": self.label, "successes": self.successes, "trials": self.trials, "bound": self.bound}
+        return {
+            "kind": self.kind,
+            "label": self.label,
+            "successes": self.successes,
+            "trials": self.trials,
+            "bound": self.bound,
+        }
 
 
 @dataclass(frozen=True)
@@ -220,7 +232,13 @@ class BoundMeasurement:
 
     def to_json(self) -> dict[str, Any]:
         """Value, bound, tolerance."""
-        return {"kind": self.kind, "label": self.label, "value": self.value, "bound": self.bound, "tolerance": self.tolerance}
+        return {
+            "kind": self.kind,
+            "label": self.label,
+            "value": self.value,
+            "bound": self.bound,
+            "tolerance": self.tolerance,
+        }
 
 
 @dataclass(frozen=True)
@@ -237,14 +255,22 @@ class ViolationMeasurement:
         """Refuted by a single violation."""
         numbers = {"violations": float(self.violations), "trials": float(self.trials)}
         if self.violations:
-            return Judgement("refuted", f"{self.label}: {self.violations} of {self.trials} violate it, e.g. {self.example}", numbers)
+            return Judgement(
+                "refuted", f"{self.label}: {self.violations} of {self.trials} violate it, e.g. {self.example}", numbers
+            )
         if self.trials == 0:
             return Judgement("inconclusive", f"{self.label}: never put to the test", numbers)
         return Judgement("certified", f"{self.label}: {self.trials} of {self.trials} hold", numbers)
 
     def to_json(self) -> dict[str, Any]:
         """Counts and example."""
-        return {"kind": self.kind, "label": self.label, "violations": self.violations, "trials": self.trials, "example": self.example}
+        return {
+            "kind": self.kind,
+            "label": self.label,
+            "violations": self.violations,
+            "trials": self.trials,
+            "example": self.example,
+        }
 
 
 @dataclass(frozen=True)
@@ -264,7 +290,9 @@ class CoverageMeasurement:
         if rare:
             said = ", ".join(f"{name} {count:.4g}" for name, count in rare.items())
             return Judgement("inconclusive", f"too rare to judge (at least {self.minimum:g} needed): {said}", dict(self.events))
-        return Judgement("certified", "covered: " + ", ".join(f"{n} {c:.4g}" for n, c in self.events.items()), dict(self.events))
+        return Judgement(
+            "certified", "covered: " + ", ".join(f"{n} {c:.4g}" for n, c in self.events.items()), dict(self.events)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Events and the minimum."""

@@ -71,9 +71,7 @@ def greedy_draft_declared(target: Model, draft: Model, prefix: Tensor, k: int) -
     return token_rejection(tokens, one_hot(tokens, q.shape[-1]).to(q.dtype), p)
 
 
-def report(
-    draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, count: Callable[[Tensor], Tensor]
-) -> Emitted:
+def report(draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, count: Callable[[Tensor], Tensor]) -> Emitted:
     """Emit by token rejection; ``count`` turns the acceptances (B, K) into the number (B,) that is reported."""
     accept = below_ratio(draft_tokens, draft_probs, target_probs)
     weights = with_bonus(residual(draft_probs, target_probs), target_probs)

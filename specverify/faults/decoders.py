@@ -109,9 +109,7 @@ class Loop:
         reported = torch.stack(accepted_by_round, dim=1) if accepted_by_round else torch.zeros((rows, 0)).long()
         return Generated(ids[:, start:limit], reported)
 
-    def _round(
-        self, ids: Tensor, lengths: Tensor, start: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _round(self, ids: Tensor, lengths: Tensor, start: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Draft and verify once: tokens (B, K+1), counts (B,), accepted (B,); ``ids`` is only read."""
         drafted = ids.clone()
         rows = torch.arange(len(ids))
@@ -136,9 +134,7 @@ class Loop:
         ids[row, lengths[row] + column] = tokens[row, column]
 
 
-def factory(
-    read_at: ReadAt = at_row_ends, keep: Keep = assemble, cut: Cut = cut_after_eos
-) -> Callable[..., DecoderLike]:
+def factory(read_at: ReadAt = at_row_ends, keep: Keep = assemble, cut: Cut = cut_after_eos) -> Callable[..., DecoderLike]:
     """Return ``build(target, draft, k, eos_id=None)``, which runs such a loop over the models handed in."""
 
     def build(target: Model, draft: Model, k: int, eos_id: int | None = None) -> DecoderLike:

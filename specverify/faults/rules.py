@@ -123,7 +123,11 @@ def lenience(draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, le
 
 
 def typical(
-    draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, eps: float = EPS, delta: float = DELTA  # noqa: ARG001
+    draft_tokens: Tensor,
+    draft_probs: Tensor,  # noqa: ARG001 - the signature of every rule
+    target_probs: Tensor,
+    eps: float = EPS,
+    delta: float = DELTA,
 ) -> Output:
     """Accept iff p(x) > min(eps, delta exp(-H(p))), else draw from the target."""
     target = target_probs[:, :-1]

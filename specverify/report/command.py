@@ -26,9 +26,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(
-        prog="python -m specverify.report", description="Write index.html and summary.md for a certificate."
-    )
+    parser = _Parser(prog="python -m specverify.report", description="Write index.html and summary.md for a certificate.")
     parser.add_argument(
         "run",
         nargs="?",
@@ -59,8 +57,7 @@ def certificate_at(run: Path | None) -> Path:
         inside = run / "certificate.json"
         if not inside.is_file():
             raise UsageError(
-                f"{run} holds no certificate.json; a run writes it when it ends "
-                "(--resume continues one that was stopped)"
+                f"{run} holds no certificate.json; a run writes it when it ends (--resume continues one that was stopped)"
             )
         return inside
     if not run.exists():

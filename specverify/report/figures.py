@@ -84,9 +84,7 @@ def _sequence_row(ours: Array, right: Array, flat: int) -> Paired:
 def cell_figure(judged: Sequence[Judged]) -> Figure | None:
     """Observed against expected counts of the joint cells, for the sample that fits worst."""
     joint = [
-        (m, j)
-        for m, j in judged
-        if isinstance(m, CellMeasurement) and any(g.label == "joint" and g.total for g in m.groups)
+        (m, j) for m, j in judged if isinstance(m, CellMeasurement) and any(g.label == "joint" and g.total for g in m.groups)
     ]
     if not joint:
         return None
@@ -146,9 +144,7 @@ def overviews(tests: Sequence[tuple[Evidence, Sequence[Judgement]]]) -> list[tup
         drawn.append(
             (
                 caption,
-                log_overview(
-                    "Exact tests: deviation over tolerance", exact, -4, 6, lambda e: "1" if e == 0 else f"1e{e}"
-                ),
+                log_overview("Exact tests: deviation over tolerance", exact, -4, 6, lambda e: "1" if e == 0 else f"1e{e}"),
             )
         )
     if statistical:

@@ -143,9 +143,7 @@ def _size(example: Example) -> int:
 
 
 def _test(evidence: Evidence, judgements: Sequence[Judgement], anchor: str) -> Test:
-    outcomes = tuple(
-        (m.verdict, m.message, m.reproduce) for m in evidence.measurements if isinstance(m, OutcomeMeasurement)
-    )
+    outcomes = tuple((m.verdict, m.message, m.reproduce) for m in evidence.measurements if isinstance(m, OutcomeMeasurement))
     facts = [("false-alarm share:", number(evidence.alpha) if evidence.alpha else "none needed")]
     facts += [("seed", str(evidence.seed)), ("took", f"{evidence.seconds:.2f} s")]
     figures = tuple(figures_of(evidence, judgements))
@@ -170,9 +168,7 @@ def _example(evidence: Evidence, anchor: str, figure: Figure | None) -> Example 
     if stored is None:
         return None
     lines = stored["lines"] if isinstance(stored["lines"], list | tuple) else [stored["lines"]]
-    return Example(
-        evidence.test, anchor, "\n".join(map(str, lines)), str(stored["snippet"]), _confirmed(evidence), figure
-    )
+    return Example(evidence.test, anchor, "\n".join(map(str, lines)), str(stored["snippet"]), _confirmed(evidence), figure)
 
 
 def _confirmed(evidence: Evidence) -> str:

@@ -25,9 +25,7 @@ def _hash(text: str) -> str:
 
 def render_page(page: Page) -> str:
     """Write the page as HTML. Text from the certificate is escaped; the policy lets no script but ours run besides."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_text("page.html.j2"))
     style, script = _text("page.css"), _text("page.js")
     policy = (

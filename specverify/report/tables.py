@@ -114,11 +114,7 @@ def headline(evidence: Evidence, judgements: Sequence[Judgement], verdict: str) 
     if verdict != "certified":
         return clipped(next((j.reason for j in judgements if j.verdict == verdict), "nothing was measured"), 220)
     judged = list(zip(evidence.measurements, judgements, strict=True))
-    parts = [
-        said
-        for said in (_laws_said(judged), _cells_said(judged, share_of_each(evidence)), _others_said(judged))
-        if said
-    ]
+    parts = [said for said in (_laws_said(judged), _cells_said(judged, share_of_each(evidence)), _others_said(judged)) if said]
     return "; ".join(parts) or clipped(judgements[0].reason, 220)
 
 

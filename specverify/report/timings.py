@@ -221,8 +221,7 @@ def speedup_plot(drafts: Mapping[str, Sequence[Run]]) -> Figure | None:
                 marker(x, y_of(s.median), SHAPES[index % 4], "dot " + style),
             ]
     said = "; ".join(
-        f"{d} " + ", ".join(f"K = {r.k}: {r.speedup.median:.2f}" for r in runs if r.speedup)
-        for d, runs in shown.items()
+        f"{d} " + ", ".join(f"K = {r.k}: {r.speedup.median:.2f}" for r in runs if r.speedup) for d, runs in shown.items()
     )
     return svg(floor + 38, "Speed-up over the cached baseline against K", f"Measured medians. {said}.", body)
 

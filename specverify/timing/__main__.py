@@ -33,9 +33,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure baselines and speculation, interleaved. "
         "Exit code 0 measured, 1 a certificate that does not hold, 3 not measurable, 64 wrong usage.",
     )
-    parser.add_argument(
-        "subject", nargs="?", default="reference", help="a decoder with a 'timing' (default: reference)"
-    )
+    parser.add_argument("subject", nargs="?", default="reference", help="a decoder with a 'timing' (default: reference)")
     parser.add_argument("--k", default=None, help="draft tokens per round, such as 4, 1,2,4 or 1..8 (default 1..8)")
     parser.add_argument("--drafts", default=None, help="names of drafts, such as aligned,mismatched (default: all)")
     parser.add_argument("--tokens", type=int, default=None, help="new tokens per row (default 128)")
@@ -143,9 +141,7 @@ def _measured(options: argparse.Namespace, opened: Opened) -> dict[str, Any]:
 def _sweep(options: argparse.Namespace, opened: Opened) -> Sweep:
     from specverify.timing.measure import Sweep
 
-    tokens, repetitions, ks = (
-        (QUICK_TOKENS, QUICK_REPETITIONS, QUICK_KS) if options.quick else (TOKENS, REPETITIONS, KS)
-    )
+    tokens, repetitions, ks = (QUICK_TOKENS, QUICK_REPETITIONS, QUICK_KS) if options.quick else (TOKENS, REPETITIONS, KS)
     known, largest = tuple(opened.timing.drafts), opened.timing.max_k
     drafts = known if options.drafts is None else tuple(dict.fromkeys(options.drafts.split(",")))
     for draft in drafts:

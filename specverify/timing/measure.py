@@ -137,9 +137,7 @@ def measure(
     return samples
 
 
-def _baseline(
-    timing: Timeable, rows: Tensor, sweep: Sweep, cached: bool, seed: int, clock: Clock
-) -> tuple[float, Tensor]:
+def _baseline(timing: Timeable, rows: Tensor, sweep: Sweep, cached: bool, seed: int, clock: Clock) -> tuple[float, Tensor]:
     seconds, tokens = timed(lambda: timing.baseline(rows, sweep.tokens, cached=cached, seed=seed), clock)
     _insist_on_length(tokens, sweep)
     return seconds, tokens

@@ -41,6 +41,4 @@ def timing(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def recorded(timing: dict[str, Any], record_property: Any) -> None:
     """Leave the measured numbers in the properties of every test, where a JUnit file shows them."""
-    record_property(
-        "specverify_timing", json.dumps({k: timing[k] for k in ("machine", "baselines", "best", "slower_from")})
-    )
+    record_property("specverify_timing", json.dumps({k: timing[k] for k in ("machine", "baselines", "best", "slower_from")}))

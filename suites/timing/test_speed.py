@@ -35,7 +35,5 @@ def test_the_best_draft_is_accepted_most(timing):
     drafts = list(timing["best"])
     if len(drafts) < 2:
         pytest.skip("the subject has a single draft")
-    first, last = (
-        [r["accepted_per_tested"] for r in timing["runs"] if r["draft"] == d] for d in (drafts[0], drafts[-1])
-    )
+    first, last = ([r["accepted_per_tested"] for r in timing["runs"] if r["draft"] == d] for d in (drafts[0], drafts[-1]))
     assert sum(first) > sum(last)

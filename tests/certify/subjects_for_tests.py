@@ -81,8 +81,11 @@ def hangs(draft_tokens, draft_probs, target_probs):
             pass
 
 
+rng = np.random.default_rng(7)
+
+
 @specverify.verifier(max_batch=1)
-def with_numpy(draft_tokens, draft_probs, target_probs, rng=np.random.default_rng(7)):
+def with_numpy(draft_tokens, draft_probs, target_probs):
     """Right, but with randomness of numpy: cannot be followed exactly."""
     out = []
     for j, token in enumerate(draft_tokens[0].tolist()):

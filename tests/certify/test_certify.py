@@ -123,7 +123,12 @@ def test_a_killed_run_is_resumed_without_doing_anything_twice(tmp_path, good_run
     (tmp_path / "evidence.jsonl").write_text("\n".join(lines[:30]) + "\n" + lines[30][: len(lines[30]) // 2])
     ran = []
     certificate = certify(
-        "subjects_for_tests:good", SMOKE, subject=subjects.good, out=tmp_path, resume=True, on_done=lambda e, *_: ran.append(e.test)
+        "subjects_for_tests:good",
+        SMOKE,
+        subject=subjects.good,
+        out=tmp_path,
+        resume=True,
+        on_done=lambda e, *_: ran.append(e.test),
     )
     assert certificate.verdict == "certified"
     assert len(ran) == len(lines) - 30
@@ -153,7 +158,10 @@ def test_a_control_that_is_not_refuted_puts_the_run_in_error(good_run):
 
     certificate = from_data(load(good_run / "certificate.json"))
     own = next(e for e in certificate.evidence if e.expected == "certified" and e.verdict == "certified")
-    blind = tuple(replace(e, measurements=own.measurements) if e.test.endswith("naive_accept/control, exact") else e for e in certificate.evidence)
+    blind = tuple(
+        replace(e, measurements=own.measurements) if e.test.endswith("naive_accept/control, exact") else e
+        for e in certificate.evidence
+    )
     broken = replace(certificate, evidence=blind)
     assert broken.verdict == "error"
     assert "naive_accept" in broken.sentence()

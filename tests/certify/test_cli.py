@@ -86,7 +86,19 @@ def test_a_call_that_cannot_be_interrupted_ends_the_process_and_keeps_the_eviden
         "    time.sleep(600)\n"
     )
     run = subprocess.run(
-        [sys.executable, "-m", "specverify", "certify", "deaf:deaf", "--budget", "smoke", "--timeout", "0.5", "--out", "run"],
+        [
+            sys.executable,
+            "-m",
+            "specverify",
+            "certify",
+            "deaf:deaf",
+            "--budget",
+            "smoke",
+            "--timeout",
+            "0.5",
+            "--out",
+            "run",
+        ],
         cwd=tmp_path,
         capture_output=True,
         text=True,

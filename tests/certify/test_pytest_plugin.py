@@ -53,7 +53,14 @@ def test_a_right_subject_is_certified_in_two_workers_and_nothing_is_lost(suite):
 
 def test_a_wrong_subject_fails_with_its_counterexample(suite):
     """The failure prints p, q, the law that came out, and code that reproduces it."""
-    result = suite("-k", "single_step and not fault", "--specverify-subject", "specverify.faults:naive_accept", "--specverify-out", "run")
+    result = suite(
+        "-k",
+        "single_step and not fault",
+        "--specverify-subject",
+        "specverify.faults:naive_accept",
+        "--specverify-out",
+        "run",
+    )
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*refuted (expected certified)*", "*target p*", "*came out*", "*run it yourself*"])
     result.stdout.fnmatch_lines(["*exploration: * planned tests ran, so nothing is certified*"])
@@ -61,7 +68,9 @@ def test_a_wrong_subject_fails_with_its_counterexample(suite):
 
 def test_checks_that_do_not_apply_skip_with_the_reason(suite):
     """A verifier has no stopping or seeds tests, and the suite says why."""
-    result = suite("-k", "stopping or seeds", "-rs", "--specverify-subject", "subjects_for_tests:good", "--specverify-out", "run")
+    result = suite(
+        "-k", "stopping or seeds", "-rs", "--specverify-subject", "subjects_for_tests:good", "--specverify-out", "run"
+    )
     assert result.ret == 0
     result.stdout.fnmatch_lines(["*a single round does not stop*"])
 

@@ -20,7 +20,11 @@ def outcomes(n: int, k: int):
 def multinomial_mass(counts: tuple[int, ...], probs: tuple[float, ...]) -> float:
     """Probability of the counts."""
     n = sum(counts)
-    log = math.lgamma(n + 1) - sum(math.lgamma(c + 1) for c in counts) + sum(c * math.log(p) for c, p in zip(counts, probs, strict=True))
+    log = (
+        math.lgamma(n + 1)
+        - sum(math.lgamma(c + 1) for c in counts)
+        + sum(c * math.log(p) for c, p in zip(counts, probs, strict=True))
+    )
     return math.exp(log)
 
 
@@ -80,7 +84,11 @@ def test_a_wrong_law_is_refuted_after_the_draws_the_twin_names():
     assert caught >= 38
     few = int(0.3 * draws_to_refute(divergence, 3, alpha))
     assert (
-        sum(fit_test([CellGroup("all", tuple(map(int, rng.multinomial(few, wrong))), tuple(right))]).p <= alpha for _ in range(40)) <= 2
+        sum(
+            fit_test([CellGroup("all", tuple(map(int, rng.multinomial(few, wrong))), tuple(right))]).p <= alpha
+            for _ in range(40)
+        )
+        <= 2
     )
 
 
@@ -101,10 +109,12 @@ def test_small_cells_are_pooled_and_nothing_is_lost():
     assert counts == [50, 46, 4]
 
 
-@pytest.mark.parametrize(("counts", "probs"), [((1, 2), (0.5,)), ((1, 2), (1.0, 0.0)), ((1, -1), (0.5, 0.5)), ((1, 2), (0.5, 0.6))])
+@pytest.mark.parametrize(
+    ("counts", "probs"), [((1, 2), (0.5,)), ((1, 2), (1.0, 0.0)), ((1, -1), (0.5, 0.5)), ((1, 2), (0.5, 0.6))]
+)
 def test_impossible_cells_are_refused(counts, probs):
     """Cells that are no law are refused when they are made."""
-    with pytest.raises(ValueError, match="cells|counts"):
+    with pytest.raises(ValueError, match=r"cells|counts"):
         CellGroup("bad", counts, probs)
 
 

@@ -122,9 +122,7 @@ def test_cached_and_uncached_baselines_agree(main_model: Transformer) -> None:
 
 @pytest.mark.parametrize("rule", ["token_rejection", "sample_and_match"])
 @pytest.mark.parametrize("kind", ["transformer", "table"])
-def test_a_row_does_not_depend_on_its_mates(
-    main_model: Transformer, draft_model: Transformer, rule: str, kind: str
-) -> None:
+def test_a_row_does_not_depend_on_its_mates(main_model: Transformer, draft_model: Transformer, rule: str, kind: str) -> None:
     """With a seed per row, rows of unequal prompts and ends come out of a batch as they do alone, in any order."""
     if kind == "transformer":
         decoder = ReferenceDecoder(main_model, draft_model, 3, eos_id=4, rule=rule)

@@ -70,9 +70,7 @@ def test_law_of_a_round_is_the_targets(name: str, seed: int) -> None:
     rows = 200_000
     p, q = laws(2 * seed, K + 1, V), laws(2 * seed + 1, K, V)
     torch.manual_seed(seed)
-    emitted = rule_named(name).verify(
-        drafts(q, rows, seed), q.expand(rows, K, V), p.expand(rows, K + 1, V), BatchNoise()
-    )
+    emitted = rule_named(name).verify(drafts(q, rows, seed), q.expand(rows, K, V), p.expand(rows, K + 1, V), BatchNoise())
     rest = torch.stack([torch.multinomial(law, rows, replacement=True) for law in p], 1)
     blocks = torch.where(emitted.tokens >= 0, emitted.tokens, rest)
     found = torch.bincount(blocks @ torch.tensor([V * V, V, 1]), minlength=V**3) / rows

@@ -61,9 +61,7 @@ def evidence(
     return Evidence(test, check, part, question, expected, alpha, tuple(measurements), counterexample, notes, 7, 0.25)
 
 
-def certificate(
-    tests: Sequence[Evidence], *, timing: Mapping[str, Any] | None = None, name: str = "toy"
-) -> Certificate:
+def certificate(tests: Sequence[Evidence], *, timing: Mapping[str, Any] | None = None, name: str = "toy") -> Certificate:
     """Make a certificate of the tests and of one control that was refuted both ways."""
     controls = [
         evidence("single_step", "control, exact", [law(right=False)], part="fault:accept_always", expected="refuted"),

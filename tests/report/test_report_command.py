@@ -110,9 +110,7 @@ def test_other_files_are_no_certificates(text: str, tmp_path: Path, capsys: pyte
 
 def test_module_runs_as_a_command(tmp_path: Path) -> None:
     """Python -m specverify.report exits with the code of main."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "specverify.report"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    ran = subprocess.run([sys.executable, "-m", "specverify.report"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 64
     assert ran.stderr.startswith("error: there is no run under reports/")
 
