@@ -23,8 +23,9 @@ class TableModel:
     """A language model given as a table: the law of the next token depends on the whole prefix through a small hash.
 
     ``laws`` has shape (n, V). The prefix x_0 .. x_{t-1} selects row ``(t + sum_i (1 + i mod (n-1)) x_i) mod n``, so the law
-    changes with the position, with every earlier token (no coefficient is 0 mod n when n is prime), and with their order
-    when n > 2. With n = 1 the model forgets its prefix.
+    changes with the position, with every earlier token (no coefficient is 0 mod n when n is prime; tokens that are equal
+    mod n are not told apart), and with the order of neighbours when n > 2 (tokens n - 1 places apart do commute). With
+    n = 1 the model forgets its prefix.
 
     ``weights`` (n, V), when given, are the integers the laws came from; the laws are then exact fractions.
     """
@@ -43,8 +44,9 @@ class TableModel:
     @classmethod
     def from_weights(cls, weights: Sequence[Sequence[int]] | Ints) -> TableModel:
         """Make a model from integer weights (n, V); row i is the law weights[i] / sum(weights[i])."""
-        table = np.asarray(weights, dtype=np.int64)
-        if table.ndim != 2 or (table < 0).any() or (table.sum(1) == 0).any():
+        given = np.asarray(weights)
+        table = given.astype(np.int64)
+        if table.ndim != 2 or (table != given).any() or (table < 0).any() or (table.sum(1) == 0).any():
             raise ValueError("weights must be a table (n, V) of integers >= 0 with at least one positive entry per row")
         return cls(table / table.sum(1, keepdims=True), table)
 
@@ -178,6 +180,8 @@ def complete(emitted: Mapping[Tokens, float], model: TableModel, length: int, pr
     by_length: dict[int, list[tuple[Tokens, float]]] = {}
     for tokens, mass in emitted.items():
         head = tokens[:length]
+        if any(not 0 <= x < V for x in head):
+            raise ValueError(f"emitted tokens {tokens} are not all in 0..{V - 1}")
         law_index = tuple(head)
         if len(head) == length:
             law[law_index] += mass

@@ -41,13 +41,17 @@ def _disjoint(model: TableModel) -> TableModel:
 
 
 def one_ulp_off(laws: Array, dtype: str = "float64") -> Array:
-    """The same laws with the largest entry of each row one unit in the last place higher, in the given precision."""
+    """The same laws with the largest entry of each row one unit in the last place off, in the given precision.
+
+    It is moved up, except from 1, where it is moved down.
+    """
     kind = np.float32 if dtype == "float32" else np.float64
     nudged = laws.astype(kind)
     rows = np.arange(len(nudged))
     top = nudged.argmax(1)
-    nudged[rows, top] = np.nextafter(nudged[rows, top], kind(2))
-    return np.minimum(nudged, kind(1)).astype(np.float64)
+    largest = nudged[rows, top]
+    nudged[rows, top] = np.nextafter(largest, np.where(largest < 1, kind(2), kind(0)))
+    return nudged.astype(np.float64)
 
 
 def hardened(pair: Pair) -> Pair:

@@ -11,7 +11,10 @@ from __future__ import annotations
 import math
 import random
 import struct
-from collections.abc import Callable, Hashable, Sequence
+import sys
+import zlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -72,7 +75,7 @@ def _state(generator: torch.Generator | None) -> _State:
 
 
 def _fresh(state: _State) -> bool:
-    """Was this stream seeded and not drawn from since? (Only the CPU's Mersenne twister tells.)"""
+    """Tell whether this stream was seeded and not drawn from since (only the CPU's Mersenne twister tells)."""
     left, _seeded, following = struct.unpack_from("<iiQ", state[1])
     return state[0] != "cpu" or (left == 1 and following == 0)
 
@@ -136,7 +139,7 @@ class Interception(TorchFunctionMode):
             self.streams.first.append((generator, generator.get_state()))
             self.streams.left.add(state)
         self._insist_on_known(state)
-        with torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+        with torch._C.DisableTorchFunction():
             really()
         self.streams.left.add(_state(generator))
         if state not in self.streams.drawn:
@@ -283,7 +286,7 @@ _BY_FUNCTION = _by_function()
 
 
 def freeze(value: Any) -> Hashable:
-    """An outcome as something hashable: tensors, arrays and lists become nested tuples of numbers, NaN the word "nan"."""
+    """Make an outcome hashable: tensors, arrays and lists become nested tuples of numbers, NaN the word "nan"."""
     if isinstance(value, (SymbolicTensor, SymbolicNumber)):
         raise OpaqueRandomness("the code returned random numbers themselves; only what is decided by them has a finite law")
     if isinstance(value, (Tensor, numpy.ndarray, numpy.generic)):
@@ -299,6 +302,14 @@ def freeze(value: Any) -> Hashable:
     except TypeError:
         raise SubjectError(f"returned a {type(value).__name__}; the exact engine reads tensors, lists, tuples and numbers") from None
     return value  # type: ignore[no-any-return]
+
+
+_FOREIGN = (random.Random, numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)
+_ELSEWHERE = (
+    "the code drew from Python's random or from numpy.random, which the exact engine does not follow; to be analysable, draw with torch"
+)
+_STAND_IN = ("Symbolic", "doesn't have storage", "TorchScript interpreter")
+"""What messages of Python, torch, torch.func and TorchScript say when they met a stand-in for a random tensor."""
 
 
 def walk_rows(
@@ -324,7 +335,7 @@ def walk_rows(
         except Exception as error:
             if batch.refused is not None:
                 raise batch.refused from error
-            if "Symbolic" in str(error):  # Python or torch, about the type of a stand-in
+            if any(mark in str(error) for mark in _STAND_IN):
                 raise OpaqueRandomness(
                     f"a random number met an operation that cannot be followed exactly ({type(error).__name__}: {error}); to be "
                     "analysable, compare it with a threshold, or draw with torch.multinomial"
@@ -350,9 +361,7 @@ def walk_rows(
             "numbers by other means; to be analysable, draw with torch and start every call afresh"
         ) from None
     if _foreign_streams() != elsewhere:
-        raise OpaqueRandomness(
-            "the code drew from Python's random or from numpy.random, which the exact engine does not follow; to be analysable, draw with torch"
-        )
+        raise OpaqueRandomness(_ELSEWHERE)
     return explored
 
 
@@ -362,23 +371,55 @@ def _foreign_streams() -> tuple[Any, ...]:
     return random.getstate(), kind, keys.tobytes(), tuple(rest)
 
 
+@contextmanager
+def _watching_other_libraries() -> Iterator[None]:
+    """Refuse code that calls Python's generators, the system's or a new one of numpy's, however seldom that changes the outcome.
+
+    Methods of a numpy Generator made before cannot be seen here; walking again shows them only where outcomes change.
+    """
+    seen: list[str] = []
+
+    def look(_frame: Any, event: str, called: Any) -> None:
+        if event != "c_call" or called.__name__ in ("getstate", "get_state", "seed"):
+            return
+        if isinstance(getattr(called, "__self__", None), _FOREIGN) or called.__name__ in ("urandom", "default_rng"):
+            seen.append(called.__name__)
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+    if seen:
+        raise OpaqueRandomness(_ELSEWHERE + f" (it called {seen[0]!r})")
+
+
+def _mixed(leaves: list[Leaf]) -> list[Leaf]:
+    """Put leaves into a fixed order without pattern (no generator is touched)."""
+    rank = [zlib.crc32(b"%d" % i) for i in range(len(leaves))]
+    return [leaves[i] for i in sorted(range(len(leaves)), key=rank.__getitem__)]
+
+
 def _walk_again(call: Callable[[Batch], list[Hashable]], leaves: list[Leaf], rows: int, sample: int = 32) -> None:
     """Walk paths once more. Errors: RowsCoupled when one comes out differently.
 
     ``sample`` calls of one path each, repeating paths where there are fewer; with more than one row per call also up to
-    ``sample`` / 2 calls of full batches, in an order that has nothing to do with that of the first walk.
+    ``sample`` / 2 calls of full batches. The order has nothing to do with that of the first walk, so that counters show.
     """
     step = max(1, len(leaves) // sample)
     spread = leaves[::step][:sample]
-    batches = [[spread[i % len(spread)]] for i in range(sample)]
+    alone = [spread[i % len(spread)] for i in range(sample)]
+    batches = [[leaf] for leaf in _mixed(alone)]
     if rows > 1:
         step = max(1, len(leaves) // (rows * sample // 2))
-        mixed = leaves[::step][: rows * sample // 2]
-        random.Random(len(leaves)).shuffle(mixed)
+        mixed = _mixed(leaves[::step][: rows * sample // 2])
         batches += [mixed[i : i + rows] for i in range(0, len(mixed), rows)]
     for again in batches:
         batch = Batch([Item(leaf.problem, leaf.decisions, leaf.weight) for leaf in again])
-        for leaf, row, outcome in zip(again, batch.rows, call(batch), strict=True):
+        with _watching_other_libraries():
+            outcomes = call(batch)
+        for leaf, row, outcome in zip(again, batch.rows, outcomes, strict=True):
             if outcome != leaf.outcome or tuple(row.decided) != leaf.decisions:
                 raise RowsCoupled(f"the same decisions gave {leaf.outcome} first and {outcome} when walked again")
 

@@ -79,7 +79,7 @@ class SymbolicTensor(Tensor):
         return out
 
     def sharing(self, other: SymbolicTensor) -> SymbolicTensor:
-        """This tensor, known to be a view of ``other``."""
+        """Note that this tensor is a view of ``other``, and return it."""
         self.aliases = other.aliases
         self.aliases[:] = [r for r in self.aliases if r() is not None]
         self.aliases.append(weakref.ref(self))
@@ -133,7 +133,7 @@ class SymbolicNumber:
     def __init__(self, tensor: SymbolicTensor) -> None:
         self._tensor = tensor
 
-    def _map(self, name: str, other: Any) -> SymbolicNumber:
+    def _map(self, name: str, other: Any) -> Any:
         if isinstance(other, (SymbolicNumber, SymbolicTensor)):
             raise self._refuse(f"{name!r} of two random numbers")
         mapped = _map(name, (self._tensor, other), {})
@@ -150,43 +150,43 @@ class SymbolicNumber:
         self._tensor.decider.refused = error
         return error
 
-    def __lt__(self, other: Any) -> bool:
+    def __lt__(self, other: Any) -> Any:
         return self._compare("lt", other)
 
-    def __le__(self, other: Any) -> bool:
+    def __le__(self, other: Any) -> Any:
         return self._compare("le", other)
 
-    def __gt__(self, other: Any) -> bool:
+    def __gt__(self, other: Any) -> Any:
         return self._compare("gt", other)
 
-    def __ge__(self, other: Any) -> bool:
+    def __ge__(self, other: Any) -> Any:
         return self._compare("ge", other)
 
-    def __mul__(self, other: Any) -> SymbolicNumber:
+    def __mul__(self, other: Any) -> Any:
         return self._map("mul", other)
 
-    def __rmul__(self, other: Any) -> SymbolicNumber:
+    def __rmul__(self, other: Any) -> Any:
         return self._map("mul", other)
 
-    def __add__(self, other: Any) -> SymbolicNumber:
+    def __add__(self, other: Any) -> Any:
         return self._map("add", other)
 
-    def __radd__(self, other: Any) -> SymbolicNumber:
+    def __radd__(self, other: Any) -> Any:
         return self._map("add", other)
 
-    def __sub__(self, other: Any) -> SymbolicNumber:
+    def __sub__(self, other: Any) -> Any:
         return self._map("sub", other)
 
-    def __rsub__(self, other: Any) -> SymbolicNumber:
+    def __rsub__(self, other: Any) -> Any:
         return self._map("rsub", other)
 
-    def __truediv__(self, other: Any) -> SymbolicNumber:
+    def __truediv__(self, other: Any) -> Any:
         return self._map("div", other)
 
-    def __rtruediv__(self, other: Any) -> SymbolicNumber:
+    def __rtruediv__(self, other: Any) -> Any:
         return self._map("rdiv", other)
 
-    def __neg__(self) -> SymbolicNumber:
+    def __neg__(self) -> Any:
         return self._map("mul", -1.0)
 
     def __pos__(self) -> SymbolicNumber:
@@ -375,7 +375,7 @@ def _map(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTe
 
 
 def _evaluate(chain: tuple[Link, ...], z: Array) -> Array:
-    """What the maps of a chain make of the numbers ``z`` (any leading dimensions, then those of the chain)."""
+    """Apply the maps of a chain to the numbers ``z`` (any leading dimensions, then those of the chain)."""
     with np.errstate(all="ignore"):
         for name, link in chain:
             operand: Array = np.zeros(()) if link is None else link.numpy()
@@ -397,7 +397,7 @@ def _evaluate(chain: tuple[Link, ...], z: Array) -> Array:
 
 
 def _insist_on_positive(source: SymbolicTensor, what: str) -> None:
-    """The maps log z and c / z are monotone for z >= 0 only; a chain is monotone, so its ends tell."""
+    """Refuse log z and c / z where z may be negative: they are monotone for z >= 0 only. A chain is, so its ends tell."""
     ends = _evaluate(source.chain, np.array([0.0, 1.0]).reshape(2, *[1] * source.atoms.dim()))
     if not (ends >= 0).all():
         raise opaque(f"{what} a number that may be negative")
@@ -500,11 +500,12 @@ def _compare(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
     t = np.where(settled, np.where(value ^ flipped, np.inf, -np.inf), t)
     if source.chain:
         _insist_on_agreement(source.chain, threshold.numpy(), name, t, flipped)
-    return source.decider.below(source.atoms, torch.from_numpy(t)) ^ torch.from_numpy(flipped)
+    # Operations on arrays without dimensions give numpy scalars, hence asarray.
+    return source.decider.below(source.atoms, torch.from_numpy(np.asarray(t))) ^ torch.from_numpy(np.asarray(flipped))
 
 
 def _searchsorted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Number of edges below a random number, or at most equal to it: the same with probability 1, so ``right`` is free."""
+    """Count the edges below (or at most equal to: with probability 1 the same) a random number."""
     named = dict(zip(("edges", "values"), args if name == "searchsorted" else args[::-1], strict=False)) | kwargs
     edges = named.get("sorted_sequence", named.get("boundaries", named.get("edges")))
     source = named.get("values", named.get("input"))
