@@ -82,7 +82,9 @@ def pairs(
     return Pair(target, draft, k, prompt, relation)
 
 
-def random_model(rng: np.random.Generator, vocab_size: int, *, size: int = 5, largest: int = 6, zeros: float = 0.15) -> TableModel:
+def random_model(
+    rng: np.random.Generator, vocab_size: int, *, size: int = 5, largest: int = 6, zeros: float = 0.15
+) -> TableModel:
     """A random table model with integer weights and a share of exact zeros."""
     weights = rng.integers(1, largest + 1, (size, vocab_size)) * (rng.random((size, vocab_size)) >= zeros)
     empty = weights.sum(1) == 0

@@ -117,6 +117,7 @@ def specverify_runner(request: pytest.FixtureRequest) -> Runner:
 @pytest.fixture
 def judge(request: pytest.FixtureRequest, specverify_runner: Runner) -> Callable[[Planned], None]:
     """Run a planned test, record its evidence, and fail unless it came out as a sound run needs it."""
+    from specverify.evidence.measurements import OutcomeMeasurement
 
     def run(planned: Planned) -> None:
         evidence = specverify_runner.run(planned)
@@ -129,7 +130,9 @@ def judge(request: pytest.FixtureRequest, specverify_runner: Runner) -> Callable
         lines = [f"{evidence.verdict} (expected {evidence.expected}): {evidence.question}", *reasons]
         if evidence.counterexample is not None:
             lines += ["", *evidence.counterexample["lines"], "", "run it yourself:", evidence.counterexample["snippet"]]
-        lines += [f"reproduce: {m.reproduce}" for m in evidence.measurements if m.kind == "outcome" and m.reproduce]
+        lines += [
+            f"reproduce: {m.reproduce}" for m in evidence.measurements if isinstance(m, OutcomeMeasurement) and m.reproduce
+        ]
         pytest.fail("\n".join(lines), pytrace=False)
 
     return run

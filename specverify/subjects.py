@@ -231,18 +231,25 @@ def verifier(
     *,
     name: str | None = None,
     takes: Literal["probs", "logits"] = "probs",
+    counts: Literal["emitted", "accepted"] = "emitted",
     **facts: Any,
 ) -> Any:
     """Decorate ``f(draft_tokens, draft_probs, target_probs)`` as a :class:`Verifier`; keywords are :class:`Facts`.
 
-    takes="logits" hands log-probabilities instead of probabilities.
+    takes="logits" hands log-probabilities instead of probabilities. counts="accepted" says that in a returned pair
+    ``(tokens, counts)`` the counts are of accepted tokens, one less than emitted.
     """
 
     def wrap(f: Callable[..., Any]) -> Verifier:
         def with_logits(tokens: Tensor, draft: Tensor, target: Tensor) -> Any:
             return f(tokens, draft.log(), target.log())
 
-        return Verifier(name or f.__name__, f if takes == "probs" else with_logits, _facts(facts))
+        def with_accepted(tokens: Tensor, draft: Tensor, target: Tensor) -> Any:
+            ids, accepted = (f if takes == "probs" else with_logits)(tokens, draft, target)
+            return ids, torch.as_tensor(accepted).reshape(-1) + 1
+
+        plain = f if takes == "probs" else with_logits
+        return Verifier(name or f.__name__, plain if counts == "emitted" else with_accepted, _facts(facts))
 
     return wrap if function is None else wrap(function)
 
@@ -278,10 +285,12 @@ def normalise_emitted(raw: Any, rows: int, k: int, vocab_size: int, name: str = 
     more than K + 1 tokens or none, or when the shape does not fit.
     """
     accepted: Tensor | None = None
+    tokens: Any
+    counts: Any
     if isinstance(raw, Emitted):
         accepted = raw.accepted
         tokens, counts = raw.tokens, raw.counts
-    elif isinstance(raw, tuple) and len(raw) == 2:
+    elif isinstance(raw, tuple) and len(raw) == 2 and not _is_flat(raw[0], rows):
         tokens, counts = raw
     else:
         tokens, counts = raw, None
@@ -297,13 +306,16 @@ def normalise_emitted(raw: Any, rows: int, k: int, vocab_size: int, name: str = 
         )
     if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
         raise SubjectError(f"{name} returned tokens of dtype {tokens.dtype}; token ids must be integers")
-    if isinstance(tokens, torch.Tensor) and tokens.device.type != "cpu":
+    if tokens.device.type != "cpu":
         tokens = tokens.cpu()
     tokens = tokens.long()
     width = tokens.shape[1]
     if counts is None:
         counts = (tokens != -1).long().cumprod(1).sum(1)
-    counts = torch.as_tensor(counts).reshape(-1).long().cpu()
+    counts = torch.as_tensor(counts).reshape(-1)
+    if counts.is_floating_point():
+        raise SubjectError(f"{name} returned counts of dtype {counts.dtype}; counts must be integers")
+    counts = counts.long().cpu()
     if counts.shape[0] != rows:
         raise SubjectError(f"{name} returned {counts.shape[0]} counts for {rows} rows")
     if (counts < 1).any() or (counts > min(k + 1, width)).any():
@@ -325,6 +337,11 @@ def normalise_emitted(raw: Any, rows: int, k: int, vocab_size: int, name: str = 
         if accepted.shape[0] != rows:
             raise SubjectError(f"{name} reported {accepted.shape[0]} accepted counts for {rows} rows")
     return Emitted(tokens, counts, accepted)
+
+
+def _is_flat(first: Any, rows: int) -> bool:
+    """Whether a pair is two ragged rows rather than (tokens, counts): its first half holds ids, not rows of ids."""
+    return rows == 2 and isinstance(first, (list, tuple)) and all(isinstance(x, int) for x in first)
 
 
 def _pad_ragged(rows_of: Sequence[Any], counts: Any, rows: int, name: str) -> tuple[Tensor, Any]:
@@ -391,8 +408,10 @@ def checked_log_probs(raw: Any, ids: Tensor, vocab_size: int, name: str) -> Tens
         raise SubjectError(f"{name} returned NaN in row {b}, position {t}, for ids {ids[b, : t + 1].tolist()}")
     sums = logs.exp().sum(-1)
     if (sums - 1).abs().max() > 1e-2:
+        b, t = divmod(int((sums - 1).abs().argmax()), sums.shape[1])
         raise SubjectError(
-            f"{name} returned rows that sum to {float(sums.flatten()[0]):.4g}, not 1: return log-probabilities, not logits"
+            f"{name} returned a row that sums to {float(sums[b, t]):.4g}, not 1 (row {b}, position {t}): "
+            "return log-probabilities, not logits"
         )
     return logs - sums.log()[..., None]
 
@@ -442,6 +461,8 @@ def _import(module_name: str) -> Any:
         ) from error
     except Exception as error:
         raise SubjectError(f"importing {module_name} failed: {type(error).__name__}: {error}") from error
+    except SystemExit as stop:
+        raise SubjectError(f"importing {module_name} ended in sys.exit({stop.code!r}); keep scripts under __main__") from stop
 
 
 def as_subject(target: Any, name: str) -> Subject:

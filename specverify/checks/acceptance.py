@@ -52,6 +52,8 @@ def run(planned: Planned, context: Context) -> Found:
                 f"E[accepted] against the block optimum ({where})", sum(tail), float(block_tail(pair).sum()), k * slack
             )
         )
+        worst = max((m.value - m.bound - m.tolerance for m in found[-2:] if isinstance(m, BoundMeasurement)), default=0.0)
+        emitted.confirm_deviation(worst)
         if emitted.reported:
             off = sum(mass for (said, real), mass in emitted.reported.items() if said != real)
             found.append(BoundMeasurement(f"P(reported accepted count is not tokens emitted - 1) ({where})", off, 0.0, slack))

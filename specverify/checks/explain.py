@@ -8,12 +8,20 @@ import numpy as np
 
 from specverify.checks.base import Counterexample
 from specverify.evidence.measurements import LawMeasurement
+from specverify.exact import Emission
 from specverify.laws import Array, Pair, as_fractions, first_difference
 
 
 def show_law(law: tuple[Fraction, ...] | list[Fraction]) -> str:
     """A law as ``[1/3, 2/3]``."""
     return "[" + ", ".join(str(x) for x in law) + "]"
+
+
+def confirm_refutation(measurement: LawMeasurement, found: Emission) -> None:
+    """Before a deviation is believed, walk paths again. Errors: OpaqueRandomness when the code draws by other means."""
+    judgement = measurement.judge(0)
+    if judgement.verdict == "refuted":
+        found.confirm_deviation(judgement.numbers["tv"])
 
 
 def _small(pair: Pair, prefix: tuple[int, ...]) -> tuple[list[Fraction], list[Fraction]]:

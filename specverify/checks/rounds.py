@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
-from specverify.checks.explain import counterexample_from
+from specverify.checks.explain import confirm_refutation, counterexample_from
 from specverify.errors import PathBudgetExceeded
 from specverify.evidence.measurements import LawMeasurement, OutcomeMeasurement
-from specverify.exact import decoder_emission, step_rounds, verifier_rounds
+from specverify.exact import Emission, decoder_emission, step_rounds, verifier_rounds
 from specverify.laws import Pair, Tokens
 from specverify.pairs import named_pair, pair_for
 from specverify.subjects import Decoder, Step, Verifier
@@ -16,6 +16,8 @@ QUESTION = "Is the joint law right over two and more rounds, when rejected token
 
 SMALL = ((2, 1, 4), (2, 2, 4), (3, 1, 3))
 """(V, K, tokens): every sequence spans at least two rounds."""
+MOST_ALONE = 4
+"""Most drafts V**K that are walked when every path needs a call of its own."""
 
 
 def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
@@ -37,30 +39,44 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
 
 def rounds_law(part: Part, pair: Pair, length: int) -> dict[Tokens, float]:
     """Exact law of the first ``length`` tokens that a part emits on a pair, over as many rounds as it takes."""
+    return rounds_emission(part, pair, length).tokens
+
+
+def rounds_emission(part: Part, pair: Pair, length: int) -> Emission:
+    """The same with what it took to find it."""
     if isinstance(part, Verifier):
-        return verifier_rounds(part, pair, length).tokens
+        return verifier_rounds(part, pair, length)
     if isinstance(part, Step):
-        return step_rounds(part, pair, length).tokens
+        return step_rounds(part, pair, length)
     assert part.build is not None
     from specverify.tables import torch_models
 
     target, draft = torch_models(pair, part.facts.torch_dtype)
     decoder = part.build(target, draft, pair.k)
-    return decoder_emission(decoder, pair, length, name=part.name, max_batch=1).tokens
+    return decoder_emission(decoder, pair, length, name=part.name, max_batch=1)
 
 
 def run(planned: Planned, context: Context) -> Found:
     """Measure the joint law pair after pair; stop at the first that fails."""
     measurements: list[LawMeasurement | OutcomeMeasurement] = []
+    notes: list[str] = []
+    coupled = False
     for vocab_size, k, length in planned.params["sizes"]:
+        if coupled and vocab_size**k > MOST_ALONE:
+            notes.append(
+                f"V = {vocab_size}, K = {k} left out: rows draw according to their batch-mates, so paths are walked one by one"
+            )
+            continue
         pair = pair_for(context.part.facts.rule, named_pair(vocab_size, k))
         try:
-            emitted = rounds_law(context.part, pair, length)
+            found = rounds_emission(context.part, pair, length)
         except PathBudgetExceeded as error:
             measurements.append(OutcomeMeasurement("inconclusive", str(error)))
             continue
-        measurement = LawMeasurement(pair, length, emitted, context.part.facts.dtype)
+        coupled = coupled or found.coupled is not None
+        measurement = LawMeasurement(pair, length, found.tokens, context.part.facts.dtype)
+        confirm_refutation(measurement, found)
         measurements.append(measurement)
         if measurement.judge(0).verdict == "refuted":
             return Found(tuple(measurements), counterexample_from(measurement, context.spec, context.part.name, rounds=True))
-    return Found(tuple(measurements))
+    return Found(tuple(measurements), None, tuple(notes))

@@ -40,7 +40,15 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
             for v, k, n in sizes
         ]
     if isinstance(part, Decoder) and part.open is not None:
-        tests.append(Planned(NAME, part.name, "own models", True, {"length": 5, "draws": max(draws // 8, 500)}))
+        tests.append(
+            Planned(
+                NAME,
+                part.name,
+                "own models",
+                True,
+                {"length": 5, "draws": max(draws // 8, 500 if part.facts.max_batch == 1 else 2_000)},
+            )
+        )
     return tests or Skipped(NAME, part.name, "there is neither open nor build to sample from")
 
 

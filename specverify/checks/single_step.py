@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
-from specverify.checks.explain import counterexample_from
+from specverify.checks.explain import confirm_refutation, counterexample_from
 from specverify.errors import OpaqueRandomness, SubjectError, SubjectTimeout
 from specverify.evidence.measurements import BoundMeasurement, CoverageMeasurement, LawMeasurement, OutcomeMeasurement
 from specverify.exact import emission
@@ -47,10 +47,13 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     ]
 
 
-def measure(part: Verifier | Step, pair: Pair) -> tuple[LawMeasurement, dict[Tokens, float]]:
-    """The law of one round on a pair, completed to K + 1 tokens, as a measurement."""
-    emitted = emission(part, pair).tokens
-    return LawMeasurement(pair, pair.k + 1, emitted, part.facts.dtype), emitted
+def measure(part: Verifier | Step, pair: Pair, *, confirm: bool = True) -> tuple[LawMeasurement, dict[Tokens, float]]:
+    """The law of one round on a pair, completed to K + 1 tokens, as a measurement; a deviation is confirmed by default."""
+    found = emission(part, pair)
+    measurement = LawMeasurement(pair, pair.k + 1, found.tokens, part.facts.dtype)
+    if confirm:
+        confirm_refutation(measurement, found)
+    return measurement, found.tokens
 
 
 def run(planned: Planned, context: Context) -> Found:
@@ -110,15 +113,15 @@ def _generated(part: Verifier | Step, planned: Planned, context: Context) -> Fou
     max_vocab = 4 if max_k <= 3 and part.facts.max_batch != 1 else 3
     largest = {"deviation": 0.0, "ratio": 0.0}
     kept: dict[str, LawMeasurement] = {}
-    broke: dict[str, SubjectError] = {}
+    broke: dict[str, SubjectError | None] = {}
 
     def fails(pair: Pair) -> bool:
         try:
-            measurement, _ = measure(part, pair_for(part.facts.rule, pair))
+            measurement, _ = measure(part, pair_for(part.facts.rule, pair), confirm="failed" not in broke)
         except (OpaqueRandomness, SubjectTimeout):
             raise
         except SubjectError as error:
-            broke["error"] = error
+            broke["failed"] = error
             return True
         ours, right = measurement.laws()
         deviation = float(np.abs(ours - right).max())
@@ -126,6 +129,8 @@ def _generated(part: Verifier | Step, planned: Planned, context: Context) -> Fou
         if ratio >= largest["ratio"]:
             largest.update(deviation=deviation, ratio=ratio)
             kept["worst"] = measurement
+        if ratio > 1:
+            broke["failed"] = None
         return ratio > 1
 
     failing, tried = smallest_failing(

@@ -1,6 +1,7 @@
 """The exact law of unmodified code, by replaying every outcome of its randomness."""
 
-from specverify.exact.engine import Interception, Law, induced_law, walk_rows
+from specverify.exact.engine import Law, induced_law, walk_rows
+from specverify.exact.interception import Interception
 from specverify.exact.rounds import (
     Emission,
     decoder_emission,

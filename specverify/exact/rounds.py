@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from specverify.subjects import DecoderLike, Step, Verifier, naming_inputs, norm
 from specverify.tables import torch_models
 
 ROWS_PER_CALL = 256
+MOST_WALKS = 4096
+"""Most paths walked again to confirm one refutation."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Emission:
 
     tokens: probability by token tuple. reported: joint probability of (accepted count reported, tokens emitted - 1), empty
     when the subject reports nothing. coupled: why one path per row was not possible, when it was tried and given up.
+    confirm(n) walks n paths again and raises OpaqueRandomness when one comes out differently: before a refutation is
+    believed, it must be ruled out that the code drew random numbers that the engine does not know.
     """
 
     tokens: dict[Tokens, float]
@@ -32,6 +37,12 @@ class Emission:
     paths: int
     calls: int
     coupled: str | None = None
+    confirm: Callable[[int], None] = lambda _walks: None
+
+    def confirm_deviation(self, deviation: float) -> None:
+        """Walk so many paths again that hidden randomness able to move this much mass would be seen, but for 1 in 10^10."""
+        if deviation > 0:
+            self.confirm(min(MOST_WALKS, math.ceil(23 / deviation)))
 
 
 def _collect(run: Callable[[list[int], Batch], Sequence[Any]], weights: Sequence[float], rows: int, max_paths: int) -> Emission:
@@ -47,13 +58,13 @@ def _collect(run: Callable[[list[int], Batch], Sequence[Any]], weights: Sequence
     tokens: dict[Tokens, float] = {}
     reported: dict[tuple[int, int], float] = {}
     for leaf in explored.leaves:
-        emitted, accepted = leaf.outcome  # type: ignore[misc]
+        emitted, accepted = leaf.outcome
         mass = leaf.weight * weights[leaf.problem]
         tokens[emitted] = tokens.get(emitted, 0.0) + mass
         if accepted is not None:
             key = (accepted, len(emitted) - 1)
             reported[key] = reported.get(key, 0.0) + mass
-    return Emission(tokens, reported, len(explored.leaves), explored.calls, coupled)
+    return Emission(tokens, reported, len(explored.leaves), explored.calls, coupled, explored.confirm)
 
 
 def _rows_for(max_batch: int | None) -> int:

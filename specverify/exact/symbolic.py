@@ -58,7 +58,9 @@ def source_line() -> str:
 def opaque(operation: str, hint: str = "") -> OpaqueRandomness:
     """The error for an operation whose effect on the law is not followed."""
     advice = hint or "compare the random number with a threshold, or draw with torch.multinomial"
-    return OpaqueRandomness(f"{operation} on a random number at {source_line()} cannot be followed exactly; to be analysable, {advice}")
+    return OpaqueRandomness(
+        f"{operation} on a random number at {source_line()} cannot be followed exactly; to be analysable, {advice}"
+    )
 
 
 class SymbolicTensor(Tensor):
@@ -73,7 +75,7 @@ class SymbolicTensor(Tensor):
     @staticmethod
     def make(atoms: Tensor, decider: Decider, dtype: torch.dtype, chain: tuple[Link, ...] = ()) -> SymbolicTensor:
         """Wrap ``atoms`` (any shape, int64) as random numbers of ``dtype``."""
-        out: SymbolicTensor = Tensor._make_wrapper_subclass(SymbolicTensor, atoms.shape, dtype=dtype)  # type: ignore[attr-defined]
+        out: SymbolicTensor = Tensor._make_wrapper_subclass(SymbolicTensor, atoms.shape, dtype=dtype)
         out.atoms, out.decider, out.chain = atoms, decider, chain
         out.aliases = [weakref.ref(out)]
         return out
@@ -111,19 +113,23 @@ class SymbolicTensor(Tensor):
             if not isinstance(target, SymbolicTensor) or not isinstance(result, SymbolicTensor) or result.shape != target.shape:
                 raise opaque(f"in-place {name!r} that writes random numbers into a plain tensor")
             shared = any(one is not None and one is not target for one in (r() for r in target.aliases))
-            if shared or any(step == 0 and size > 1 for step, size in zip(target.atoms.stride(), target.atoms.shape, strict=True)):
-                raise opaque(f"in-place {name!r} on a view", "work on a new tensor instead of changing random numbers that others share")
+            if shared or any(
+                step == 0 and size > 1 for step, size in zip(target.atoms.stride(), target.atoms.shape, strict=True)
+            ):
+                raise opaque(
+                    f"in-place {name!r} on a view", "work on a new tensor instead of changing random numbers that others share"
+                )
             target.atoms, target.chain = result.atoms, result.chain
             return target
         return result
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override] # torch's stub declares it static
         cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         raise opaque(f"torch operation {func}")
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # noqa: ARG002 - signature of torch
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"SymbolicTensor(shape={tuple(self.atoms.shape)}, maps={[name for name, _ in self.chain]})"
 
 
@@ -215,7 +221,20 @@ def _attribute(func: Any, args: tuple[Any, ...]) -> Any:
     name = getattr(func.__self__, "__name__", "")
     if name in ("data", "T", "mT"):
         return _reshape({"data": "detach", "T": "t", "mT": "mT"}[name], args, {})
-    if name in ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda", "is_sparse", "grad", "is_leaf", "names", "is_nested"):
+    if name in (
+        "shape",
+        "dtype",
+        "device",
+        "ndim",
+        "layout",
+        "requires_grad",
+        "is_cuda",
+        "is_sparse",
+        "grad",
+        "is_leaf",
+        "names",
+        "is_nested",
+    ):
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args)
     raise opaque(f"attribute {name!r}")
@@ -294,7 +313,9 @@ def _join(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicT
     parts = args[0]
     first = parts[0]
     if not all(isinstance(p, SymbolicTensor) and [n for n, _ in p.chain] == [n for n, _ in first.chain] for p in parts):
-        raise opaque(f"{name!r} of random numbers with other numbers", "join random numbers only with random numbers mapped alike")
+        raise opaque(
+            f"{name!r} of random numbers with other numbers", "join random numbers only with random numbers mapped alike"
+        )
     join = getattr(torch, {"concat": "cat", "concatenate": "cat"}.get(name, name))
     atoms = join([p.atoms for p in parts], *args[1:], **kwargs)
     chain = tuple(
@@ -318,7 +339,32 @@ def _tolist(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return [_tolist(name, (part,), {}) for part in _reshape("unbind", (source,), {})]
 
 
-_MAPS = {"mul", "multiply", "add", "sub", "subtract", "rsub", "div", "divide", "truediv", "log", "neg", "negative", "exp", "clamp", "clip", "clamp_min", "clamp_max", "clone", "radd", "rmul", "log1p", "rdiv", "rtruediv", "reciprocal"}
+_MAPS = {
+    "mul",
+    "multiply",
+    "add",
+    "sub",
+    "subtract",
+    "rsub",
+    "div",
+    "divide",
+    "truediv",
+    "log",
+    "neg",
+    "negative",
+    "exp",
+    "clamp",
+    "clip",
+    "clamp_min",
+    "clamp_max",
+    "clone",
+    "radd",
+    "rmul",
+    "log1p",
+    "rdiv",
+    "rtruediv",
+    "reciprocal",
+}
 
 
 def _operand(source: SymbolicTensor, value: Any) -> tuple[SymbolicTensor, Tensor]:
@@ -331,7 +377,9 @@ def _operand(source: SymbolicTensor, value: Any) -> tuple[SymbolicTensor, Tensor
     operand = operand.detach().to("cpu", torch.float64)
     if operand.shape == source.atoms.shape:
         return source, operand
-    shape = torch.broadcast_shapes(source.atoms.shape, operand.shape)
+    shape = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+        source.atoms.shape, operand.shape
+    )
     if shape != source.atoms.shape:
         wide = tuple((name, None if link is None else link.expand(shape).contiguous()) for name, link in source.chain)
         source = SymbolicTensor.make(source.atoms.expand(shape).contiguous(), source.decider, source.dtype, wide)
@@ -362,11 +410,18 @@ def _map(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTe
         name, rest = "rdiv", (1.0,)
     if name in ("rdiv", "rtruediv"):
         _insist_on_positive(source, "dividing by")
-    name = {"multiply": "mul", "rmul": "mul", "radd": "add", "subtract": "sub", "divide": "div", "truediv": "div", "rtruediv": "rdiv"}.get(name, name)
+    name = {
+        "multiply": "mul",
+        "rmul": "mul",
+        "radd": "add",
+        "subtract": "sub",
+        "divide": "div",
+        "truediv": "div",
+        "rtruediv": "rdiv",
+    }.get(name, name)
     value = rest[0] if rest else kwargs["other"]
     if name == "rsub":  # value - u
-        source, value = _map("mul", (source, -1.0), {}), value
-        name = "add"
+        source, name = _map("mul", (source, -1.0), {}), "add"
     source, operand = _operand(source, value)
     if name == "sub":
         name, operand = "add", -operand
@@ -480,7 +535,16 @@ def _invert(chain: tuple[Link, ...], threshold: Array, upper: bool, strict: bool
     return t, flipped, settled, value
 
 
-_MIRROR = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "less": "gt", "greater": "lt", "less_equal": "ge", "greater_equal": "le"}
+_MIRROR = {
+    "lt": "gt",
+    "gt": "lt",
+    "le": "ge",
+    "ge": "le",
+    "less": "gt",
+    "greater": "lt",
+    "less_equal": "ge",
+    "greater_equal": "le",
+}
 _SHORT = {"less": "lt", "greater": "gt", "less_equal": "le", "greater_equal": "ge"}
 
 
@@ -496,7 +560,9 @@ def _compare(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
     if isinstance(number, SymbolicTensor):
         raise opaque("comparing random numbers with each other", "compare each with a threshold")
     source, threshold = _operand(source, number)
-    t, flipped, settled, value = _invert(source.chain, threshold.numpy(), upper=name in ("gt", "ge"), strict=name in ("lt", "gt"))
+    t, flipped, settled, value = _invert(
+        source.chain, threshold.numpy(), upper=name in ("gt", "ge"), strict=name in ("lt", "gt")
+    )
     t = np.where(settled, np.where(value ^ flipped, np.inf, -np.inf), t)
     if source.chain:
         _insist_on_agreement(source.chain, threshold.numpy(), name, t, flipped)
@@ -509,7 +575,12 @@ def _searchsorted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T
     named = dict(zip(("edges", "values"), args if name == "searchsorted" else args[::-1], strict=False)) | kwargs
     edges = named.get("sorted_sequence", named.get("boundaries", named.get("edges")))
     source = named.get("values", named.get("input"))
-    if not isinstance(source, SymbolicTensor) or not isinstance(edges, Tensor) or isinstance(edges, SymbolicTensor) or len(args) > 2:
+    if (
+        not isinstance(source, SymbolicTensor)
+        or not isinstance(edges, Tensor)
+        or isinstance(edges, SymbolicTensor)
+        or len(args) > 2
+    ):
         raise opaque(name)
     if kwargs.get("sorter") is not None:
         raise opaque(f"{name} with a sorter")
@@ -520,7 +591,9 @@ def _searchsorted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T
         flat = edges.expand(source.atoms.numel(), -1)
     else:
         if edges.shape[:-1] != source.atoms.shape[:-1]:
-            raise RuntimeError(f"{name}: edges {tuple(edges.shape)} and values {tuple(source.shape)} differ before the last dimension")
+            raise RuntimeError(
+                f"{name}: edges {tuple(edges.shape)} and values {tuple(source.shape)} differ before the last dimension"
+            )
         flat = edges.reshape(-1, edges.shape[-1]).repeat_interleave(source.atoms.shape[-1], 0)
     if source.chain:
         chain = tuple((n, None if o is None else o.reshape(-1, 1).expand(flat.shape).contiguous()) for n, o in source.chain)
@@ -537,9 +610,37 @@ _HANDLERS: dict[str, Callable[[str, tuple[Any, ...], dict[str, Any]], Any]] = {
     **dict.fromkeys(("lt", "gt", "le", "ge", "less", "greater", "less_equal", "greater_equal"), _compare),
     **dict.fromkeys(_MAPS - {"clone"}, _map),
     **dict.fromkeys(
-        ("getitem", "view", "reshape", "squeeze", "unsqueeze", "expand", "expand_as", "view_as", "reshape_as", "transpose", "permute", "t",
-         "flatten", "gather", "index_select", "take_along_dim", "narrow", "select", "split", "chunk", "unbind", "repeat", "flip", "roll",
-         "swapaxes", "movedim", "repeat_interleave", "unflatten", "diagonal"),
+        (
+            "getitem",
+            "view",
+            "reshape",
+            "squeeze",
+            "unsqueeze",
+            "expand",
+            "expand_as",
+            "view_as",
+            "reshape_as",
+            "transpose",
+            "permute",
+            "t",
+            "flatten",
+            "gather",
+            "index_select",
+            "take_along_dim",
+            "narrow",
+            "select",
+            "split",
+            "chunk",
+            "unbind",
+            "repeat",
+            "flip",
+            "roll",
+            "swapaxes",
+            "movedim",
+            "repeat_interleave",
+            "unflatten",
+            "diagonal",
+        ),
         _reshape,
     ),
     **dict.fromkeys(("to", "float", "double", "half", "bfloat16", "type_as", "type"), _to),

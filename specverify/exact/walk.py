@@ -6,10 +6,12 @@ when the code works on batches, once per batch of paths with one path per row. Z
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,9 +51,7 @@ class Row:
             possible = [i for i, w in enumerate(weights) if w > 0]
             choice = possible[0]
             head = tuple(self.decided)
-            self.siblings.extend(
-                Item(self.item.problem, (*head, i), self.weight * weights[i]) for i in possible[:0:-1]
-            )
+            self.siblings.extend(Item(self.item.problem, (*head, i), self.weight * weights[i]) for i in possible[:0:-1])
         self.decided.append(choice)
         self.weight *= weights[choice]
         if len(self.decided) == len(self.item.decisions) and not math.isclose(self.weight, self.item.weight, rel_tol=1e-5):
@@ -118,7 +118,7 @@ class Batch:
         for atom, row_edges in zip(atoms.reshape(-1).tolist(), edges.tolist(), strict=True):
             low, high = self.low[atom], self.high[atom]
             cuts = [low, *[min(max(e, low), high) for e in row_edges], high]
-            widths = [(b - a) / (high - low) for a, b in zip(cuts, cuts[1:], strict=False)]
+            widths = [(b - a) / (high - low) for a, b in itertools.pairwise(cuts)]
             choice = self.rows[self.owner[atom]].decide(widths)
             self.low[atom], self.high[atom] = cuts[choice], cuts[choice + 1]
             answers.append(choice)
@@ -127,12 +127,15 @@ class Batch:
     def _check_owners(self, atoms: Tensor) -> None:
         """Refuse numbers kept from an earlier call, and numbers that do not belong to the row where they are used."""
         if self.closed:
-            raise OpaqueRandomness("the code used random numbers that it drew in an earlier call; to be analysable, draw afresh in every call")
+            raise OpaqueRandomness(
+                "the code used random numbers that it drew in an earlier call; to be analysable, draw afresh in every call"
+            )
         if len(self.active) == 1:
             return
         if atoms.dim() == 0 or atoms.shape[0] != len(self.active):
             raise RowsCoupled(
-                f"a random number is compared in a shape {tuple(atoms.shape)} that has no row for each of {len(self.active)} paths"
+                f"a random number is compared in a shape {tuple(atoms.shape)} that has no row for each of "
+                f"{len(self.active)} paths"
             )
         owners = torch.tensor(self.owner)[atoms]
         rows = torch.tensor(self.active).reshape(-1, *[1] * (atoms.dim() - 1))
@@ -147,7 +150,7 @@ class Leaf:
     problem: int
     decisions: tuple[int, ...]
     weight: float
-    outcome: Hashable
+    outcome: Any
 
 
 @dataclass(frozen=True)
@@ -156,11 +159,11 @@ class Explored:
 
     leaves: list[Leaf]
     calls: int
+    confirm: Callable[[int], None] = lambda _walks: None
+    """Walk that many paths once more, drawn by their probability; OpaqueRandomness when one comes out differently."""
 
 
-def explore(
-    call: Callable[[Batch], Sequence[Hashable]], problems: int, *, rows: int, max_paths: int
-) -> Explored:
+def explore(call: Callable[[Batch], Sequence[Hashable]], problems: int, *, rows: int, max_paths: int) -> Explored:
     """Walk all paths of ``problems`` separate problems with up to ``rows`` paths per call.
 
     ``call(batch)`` runs the code once for the rows of the batch and returns an outcome per row. Errors: PathBudgetExceeded

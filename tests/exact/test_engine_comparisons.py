@@ -62,9 +62,7 @@ def test_every_direction_and_threshold_of_a_plain_comparison_is_exact(sign: str,
     below = min(max(threshold, 0.0), 1.0)
     expected = 0.0 if math.isnan(threshold) else below if sign[0] == "<" else 1 - below
     assert exactly(lambda u: compare(u, threshold)) == pytest.approx(expected, abs=1e-12)
-    assert exactly(lambda u: compare(u, torch.tensor([threshold], dtype=torch.float64))) == pytest.approx(
-        expected, abs=1e-12
-    )
+    assert exactly(lambda u: compare(u, torch.tensor([threshold], dtype=torch.float64))) == pytest.approx(expected, abs=1e-12)
     turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}[sign]
     assert exactly(lambda u: COMPARISONS[turned](torch.tensor([threshold], dtype=torch.float64), u)) == pytest.approx(
         expected, abs=1e-12
@@ -221,9 +219,7 @@ def test_shapes_and_indices_keep_each_number_apart() -> None:
 
 def test_broadcast_products_may_be_viewed_flat() -> None:
     """The product of a column of uniforms and a row of numbers is an ordinary contiguous tensor."""
-    law = induced_law(
-        lambda: ((torch.rand(2, 1).double() * torch.tensor([1.0, 2.0]).double()).view(-1) < 0.5).view(2, 2)
-    )
+    law = induced_law(lambda: ((torch.rand(2, 1).double() * torch.tensor([1.0, 2.0]).double()).view(-1) < 0.5).view(2, 2))
     one = {(True, True): 0.25, (True, False): 0.25, (False, False): 0.5}
     assert law.pmf == pytest.approx({(a, b): one[a] * one[b] for a in one for b in one}, abs=1e-12)
 

@@ -26,9 +26,7 @@ def test_multinomial_of_one_row_and_of_several_rows_is_exact() -> None:
     assert one.pmf == pytest.approx({(0,): 0.25, (2,): 0.75}, abs=1e-12)
     assert one.paths == 2
     two = induced_law(lambda: torch.multinomial(torch.tensor([[1.0, 1.0], [1.0, 3.0]]), 1))
-    assert two.pmf == pytest.approx(
-        {((a,), (b,)): 0.5 * (0.25, 0.75)[b] for a in range(2) for b in range(2)}, abs=1e-12
-    )
+    assert two.pmf == pytest.approx({((a,), (b,)): 0.5 * (0.25, 0.75)[b] for a in range(2) for b in range(2)}, abs=1e-12)
 
 
 def test_several_samples_with_and_without_replacement_are_exact() -> None:
@@ -38,9 +36,7 @@ def test_several_samples_with_and_without_replacement_are_exact() -> None:
     again = induced_law(lambda: torch.multinomial(weights, 2, replacement=True)).pmf
     assert again == pytest.approx({(a, b): w[a] * w[b] for a in range(3) for b in range(3)}, abs=1e-12)
     apart = induced_law(lambda: torch.multinomial(weights, 2)).pmf
-    assert apart == pytest.approx(
-        {(a, b): w[a] * w[b] / (1 - w[a]) for a in range(3) for b in range(3) if a != b}, abs=1e-12
-    )
+    assert apart == pytest.approx({(a, b): w[a] * w[b] / (1 - w[a]) for a in range(3) for b in range(3) if a != b}, abs=1e-12)
 
 
 def test_multinomial_without_replacement_agrees_with_torch_itself() -> None:
@@ -97,12 +93,8 @@ def test_bernoulli_in_every_form_is_exact_and_refuses_bad_probabilities() -> Non
 def test_distributions_of_torch_are_exact() -> None:
     """Categorical, Bernoulli and Uniform sample through draws that are followed."""
     D = torch.distributions
-    assert induced_law(lambda: D.Categorical(torch.tensor([1.0, 3.0])).sample()).pmf == pytest.approx(
-        {0: 0.25, 1: 0.75}
-    )
-    assert induced_law(lambda: D.Categorical(logits=torch.zeros(2, 2)).sample((1,))).pmf[((0, 1),)] == pytest.approx(
-        0.25
-    )
+    assert induced_law(lambda: D.Categorical(torch.tensor([1.0, 3.0])).sample()).pmf == pytest.approx({0: 0.25, 1: 0.75})
+    assert induced_law(lambda: D.Categorical(logits=torch.zeros(2, 2)).sample((1,))).pmf[((0, 1),)] == pytest.approx(0.25)
     assert induced_law(lambda: D.Bernoulli(torch.tensor(0.25)).sample()).pmf == pytest.approx({1.0: 0.25, 0.0: 0.75})
     assert induced_law(lambda: bool(D.Uniform(2.0, 4.0).sample() < 2.5)).pmf == pytest.approx({True: 0.25, False: 0.75})
 
@@ -143,9 +135,7 @@ OTHER_DRAWS: dict[str, Callable[[], object]] = {
     "Dropout": lambda: torch.nn.Dropout(0.5)(torch.ones(1)),
     "dropout2d": lambda: torch.nn.functional.dropout2d(torch.ones(1, 2, 2, 2)),
     "alpha": lambda: torch.nn.AlphaDropout(0.5)(torch.ones(1)),
-    "attention": lambda: (
-        torch.nn.functional.scaled_dot_product_attention(*[torch.ones(1, 4, 4)] * 3, dropout_p=0.5).sum() > 4
-    ),
+    "attention": lambda: torch.nn.functional.scaled_dot_product_attention(*[torch.ones(1, 4, 4)] * 3, dropout_p=0.5).sum() > 4,
     "dirichlet": lambda: D.Dirichlet(torch.ones(2)).sample().argmax(),
     "gamma": lambda: D.Gamma(torch.tensor(1.0), torch.tensor(1.0)).sample() < 1,
     "normal law": lambda: D.Normal(0.0, 1.0).sample() < 0,

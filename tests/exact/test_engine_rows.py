@@ -37,9 +37,7 @@ def _finish(x: Tensor, p: Tensor, q: Tensor, accepted: Tensor) -> Emitted:
     residual = (law - torch.cat([q, torch.zeros_like(q[:, :1])], 1)[rows, accepted]).clamp(min=0)
     law = torch.where((accepted == K)[:, None], law, residual)
     tokens = torch.cat([x, torch.zeros_like(x[:, :1])], 1)
-    tokens[rows, accepted] = torch.multinomial(torch.where(law.sum(1, keepdim=True) > 0, law, p[rows, accepted]), 1)[
-        :, 0
-    ]
+    tokens[rows, accepted] = torch.multinomial(torch.where(law.sum(1, keepdim=True) > 0, law, p[rows, accepted]), 1)[:, 0]
     return Emitted(tokens, accepted + 1, accepted)
 
 
@@ -338,9 +336,7 @@ def test_noise_kept_between_calls_is_refused(max_batch: int | None) -> None:
     """A buffer of numbers filled once gives no law of one call."""
     kept: list[Tensor] = []
     with pytest.raises(OpaqueRandomness):
-        verifier_emission(
-            Verifier("keeps", lambda x, q, p: _keeps_noise(x, q, p, kept), Facts(max_batch=max_batch)), PAIRS[0]
-        )
+        verifier_emission(Verifier("keeps", lambda x, q, p: _keeps_noise(x, q, p, kept), Facts(max_batch=max_batch)), PAIRS[0])
 
 
 def test_a_verifier_that_fails_on_some_paths_says_on_which() -> None:

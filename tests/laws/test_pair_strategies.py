@@ -13,9 +13,7 @@ from specverify.laws import Pair, TableModel, overlap, total_variation
 from specverify.pairs import PRIME_SIZES, hardened, named_pair, one_ulp_off, pair_for, pairs, table_models, weight_rows
 from specverify.theory import block_tail, first_overlap, token_rejection_tail
 
-QUICK = settings(
-    max_examples=80, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+QUICK = settings(max_examples=80, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @QUICK

@@ -236,9 +236,7 @@ def test_log_laws_are_checked_and_normalised() -> None:
     """NaN, wrong shapes and logits are errors; rounding of low precision is normalised away."""
     ids = T([[0, 1], [1, 1]])
     law = T([0.25, 0.75]).log().expand(2, 2, 2)
-    assert (
-        checked_log_probs(law.bfloat16(), ids, 2, "d").exp().sum(-1).tolist() == [[pytest.approx(1, abs=1e-12)] * 2] * 2
-    )
+    assert checked_log_probs(law.bfloat16(), ids, 2, "d").exp().sum(-1).tolist() == [[pytest.approx(1, abs=1e-12)] * 2] * 2
     for raw, message in (
         (law[:, :1], r"shape \(2, 2, 2\)"),
         (None, "returned NoneType"),
@@ -246,9 +244,9 @@ def test_log_laws_are_checked_and_normalised() -> None:
             torch.where(torch.arange(4).reshape(2, 2, 1) == 3, math.nan, law),
             r"NaN in row 1, position 1, for ids \[1, 1\]",
         ),
-        (law + 1, "sum to 2.718, not 1: return log-probabilities, not logits"),
+        (law + 1, r"sums to 2.718, not 1 \(row 0, position 0\): return log-probabilities, not logits"),
         (law.exp(), "not logits"),
-        (torch.full((2, 2, 2), -math.inf), "sum to 0, not 1"),
+        (torch.full((2, 2, 2), -math.inf), "sums to 0, not 1"),
         (torch.full((2, 2, 2), math.inf), "not 1"),
     ):
         with pytest.raises(SubjectError, match=message):
