@@ -169,6 +169,6 @@ subject = Decoder(
             _verify_with("token_rejection"),
             Facts(rule="token_rejection", dtype="float32"),
         ),
-        *(Step(f"reference.step.k{k}", _step_of(k), k, Facts(rule="token_rejection")) for k in (1, 2, 3)),
+        *(Step(f"reference.step.k{k}", _step_of(k), k, Facts(rule="token_rejection")) for k in (1, 2, 3, 4)),
     ),
 )

@@ -35,7 +35,7 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
             (3, part.k),
             (4, part.k),
             (5, part.k),
-            *([(6, part.k)] if settings.budget.large and part.k <= 3 else []),
+            *([(6, part.k)] if settings.budget.large and part.k <= 4 else []),
         ]
     elif part.facts.max_k is not None:
         sizes = [(v, k) for v, k in sizes if k <= part.facts.max_k] or [(3, part.facts.max_k)]
