@@ -86,22 +86,23 @@ def sort_into(tree: CellTree, sequences: Sequence[Tokens]) -> CellCounts:
 
 def _joint(tree: CellTree, after: dict[Tokens, Ints], total: int) -> CellGroup:
     """Leaves of the tree as one multinomial: full sequences, and per prefix the tokens not followed further."""
-    counts, probs = [], []
+    counts: list[int] = []
+    probs: list[float] = []
+    names: list[str] = []
     for prefix, law in tree.laws.items():
         seen = after.get(prefix, np.zeros(len(law), np.int64))
         kept = np.array([(*prefix, t) in tree.mass for t in range(len(law))])
         leaf = kept & np.array([(*prefix, t) not in tree.laws for t in range(len(law))])
-        base = tree.mass[prefix]
         for token in np.flatnonzero(leaf):
             counts.append(int(seen[token]))
-            probs.append(base * float(law[token]))
+            probs.append(tree.mass[prefix] * float(law[token]))
+            names.append(" ".join(map(str, (*prefix, token))))
         other = ~kept & (law > 0)
         if other.any():
             counts.append(int(seen[other].sum()))
-            probs.append(base * float(law[other].sum()))
-    counts, probs = pool_small(counts, probs, total=total)
-    scale = sum(probs)
-    return CellGroup("joint", tuple(counts), tuple(p / scale for p in probs))
+            probs.append(tree.mass[prefix] * float(law[other].sum()))
+            names.append(" ".join(map(str, (*prefix, "..."))))
+    return pool_small("joint", counts, probs, names, total=total)
 
 
 def _conditionals(tree: CellTree, after: dict[Tokens, Ints]) -> tuple[tuple[CellGroup, ...], ...]:
@@ -109,14 +110,12 @@ def _conditionals(tree: CellTree, after: dict[Tokens, Ints]) -> tuple[tuple[Cell
     for depth in range(tree.length):
         groups = []
         for prefix, law in tree.laws.items():
-            if len(prefix) != depth or prefix not in after:
+            possible = np.flatnonzero(law > 0)
+            if len(prefix) != depth or len(possible) < 2 or not after.get(prefix, np.zeros(1))[: len(law)].any():
                 continue
-            possible = law > 0
-            seen = after[prefix][possible]
-            if seen.sum() == 0 or possible.sum() < 2:
-                continue
-            counts, probs = pool_small(seen, law[possible] / law[possible].sum())
-            if len(counts) > 1:
-                groups.append(CellGroup("after " + " ".join(map(str, prefix)), tuple(counts), tuple(probs)))
+            label = "after " + (" ".join(map(str, prefix)) or "the prompt")
+            group = pool_small(label, after[prefix][possible], law[possible], [str(t) for t in possible])
+            if len(group.counts) > 1 and group.total:
+                groups.append(group)
         by_depth.append(tuple(groups))
     return tuple(by_depth)

@@ -181,7 +181,10 @@ class CellMeasurement:
             "label": self.label,
             "forbidden": self.forbidden,
             "example": self.example,
-            "groups": [{"label": g.label, "counts": list(g.counts), "probs": list(g.probs)} for g in self.groups],
+            "groups": [
+                {"label": g.label, "counts": list(g.counts), "probs": list(g.probs), "names": list(g.names)}
+                for g in self.groups
+            ],
         }
 
 
@@ -337,7 +340,9 @@ def from_json(data: Mapping[str, Any]) -> AnyMeasurement:
                 emitted = {tuple(tokens): float(mass) for tokens, mass in rest["emitted"]}
                 return LawMeasurement(Pair.from_json(rest["pair"]), int(rest["length"]), emitted, rest["dtype"], rest["eos_id"])
             case "cells":
-                groups = tuple(CellGroup(g["label"], tuple(g["counts"]), tuple(g["probs"])) for g in rest["groups"])
+                groups = tuple(
+                    CellGroup(g["label"], tuple(g["counts"]), tuple(g["probs"]), tuple(g["names"])) for g in rest["groups"]
+                )
                 return CellMeasurement(rest["label"], groups, rest["forbidden"], rest["example"])
             case "rate":
                 return RateMeasurement(**rest)

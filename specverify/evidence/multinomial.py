@@ -25,11 +25,12 @@ from specverify.laws import Array, Ints
 
 @dataclass(frozen=True)
 class CellGroup:
-    """Counts (k,) of draws that fell into cells whose probabilities (k,), all positive, sum to 1."""
+    """Counts (k,) of draws in cells whose probabilities (k,), all positive, sum to 1; names (k,) are for reading."""
 
     label: str
     counts: tuple[int, ...]
     probs: tuple[float, ...]
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.counts) != len(self.probs) or not self.counts:
@@ -60,25 +61,28 @@ class FitTest:
 
 
 def pool_small(
-    counts: Ints | Sequence[int], probs: Array | Sequence[float], smallest: float = 5.0, *, total: int | None = None
-) -> tuple[list[int], list[float]]:
-    """Merge the cells whose expected count lies below ``smallest`` into one; cells with probability 0 must not be given.
+    label: str,
+    counts: Ints | Sequence[int],
+    probs: Array | Sequence[float],
+    names: Sequence[str],
+    *,
+    smallest: float = 5.0,
+    total: int | None = None,
+) -> CellGroup:
+    """Make a group in which the cells whose expected count lies below ``smallest`` are one.
 
-    ``total`` is the number of draws, by default the sum of the counts.
+    counts, probs, names (k,); cells of probability 0 must not be given. ``total`` is the number of draws the expectation is
+    of, by default the sum of the counts. Probabilities are normalised.
     """
     total = int(np.sum(counts)) if total is None else total
-    kept_counts, kept_probs, rest_count, rest_prob = [], [], 0, 0.0
-    for count, prob in zip(counts, probs, strict=True):
-        if total * prob >= smallest:
-            kept_counts.append(int(count))
-            kept_probs.append(float(prob))
-        else:
-            rest_count += int(count)
-            rest_prob += float(prob)
-    if rest_prob > 0:
-        kept_counts.append(rest_count)
-        kept_probs.append(rest_prob)
-    return kept_counts, kept_probs
+    scale = float(np.sum(probs))
+    kept: list[tuple[int, float, str]] = []
+    rest: list[tuple[int, float, str]] = []
+    for cell in zip(map(int, counts), (float(p) / scale for p in probs), names, strict=True):
+        (kept if total * cell[1] >= smallest else rest).append(cell)
+    if rest:
+        kept.append((sum(c for c, _, _ in rest), sum(p for _, p, _ in rest), rest[0][2] if len(rest) == 1 else "the rest"))
+    return CellGroup(label, tuple(c for c, _, _ in kept), tuple(p for _, p, _ in kept), tuple(n for _, _, n in kept))
 
 
 def divergence_tail(x: float, dof: int) -> float:

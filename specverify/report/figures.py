@@ -95,7 +95,7 @@ def cell_figure(judged: Sequence[Judged]) -> Figure | None:
     chosen = np.argsort(-np.maximum(expected, observed), kind="stable")[:MOST_CELLS].tolist()
     rows = [
         Paired(
-            f"cell {c + 1}",
+            group.names[c] if group.names else f"cell {c + 1}",
             float(expected[c]),
             float(observed[c]),
             3 * math.sqrt(group.total * probs[c] * (1 - probs[c])),

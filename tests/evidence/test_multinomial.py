@@ -103,10 +103,11 @@ def test_the_tail_bound_falls_and_never_exceeds_one():
 
 def test_small_cells_are_pooled_and_nothing_is_lost():
     """Pooling keeps the sum of counts and of probabilities, and leaves no two small cells."""
-    counts, probs = pool_small([50, 3, 1, 46], [0.5, 0.02, 0.01, 0.47])
-    assert sum(counts) == 100
-    assert sum(probs) == pytest.approx(1)
-    assert counts == [50, 46, 4]
+    group = pool_small("g", [50, 3, 1, 46], [0.5, 0.02, 0.01, 0.47], "abcd")
+    assert group.counts == (50, 46, 4)
+    assert group.names == ("a", "d", "the rest")
+    assert sum(group.probs) == pytest.approx(1)
+    assert pool_small("g", [50, 3, 47], [0.5, 0.02, 0.48], "abc").names == ("a", "c", "b")
 
 
 @pytest.mark.parametrize(
