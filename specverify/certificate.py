@@ -20,7 +20,7 @@ import jsonschema
 
 from specverify.errors import CertificateError
 from specverify.evidence.ledger import Ledger
-from specverify.evidence.measurements import AnyMeasurement, Judgement, Verdict, from_json, worst
+from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, CoverageMeasurement, Judgement, Verdict, from_json, worst
 
 SCHEMA_VERSION = 1
 EXIT_CODES: dict[Verdict, int] = {"certified": 0, "refuted": 1, "inconclusive": 2, "error": 3}
@@ -160,13 +160,28 @@ class Certificate:
             return (
                 f"{name} samples from its target law in all {passed} tests{aside}, "
                 f"at a false-alarm budget of {self.ledger.alpha:g}; "
-                f"{caught} of {len(controls)} known-bad controls were refuted in the same run."
+                f"{caught} of {len(controls)} runs of known-bad rules were refuted beside it.{self._reservations()}"
             )
         if self.verdict == "refuted":
             bad = [e for e in own if e.verdict == "refuted"]
-            reason = next(j.reason for j in bad[0].judgements() if j.verdict == "refuted")
+            refuting = [
+                (m.kind, j.reason)
+                for m, j in zip(bad[0].measurements, bad[0].judgements(), strict=True)
+                if j.verdict == "refuted"
+            ]
+            about_law = any(
+                m.kind in ("law", "cells")
+                for e in bad
+                for m, j in zip(e.measurements, e.judgements(), strict=True)
+                if j.verdict == "refuted"
+            )
+            what = (
+                "does not sample from its target law"
+                if about_law
+                else "breaks what it promises, though no test of the law refutes it"
+            )
             many = f"{len(bad)} of {len(own)} tests refute it"
-            return f"{name} does not sample from its target law: {many}, first {bad[0].test}: {reason}."
+            return f"{name} {what}: {many}, first {bad[0].test}: {refuting[0][1]}."
         if self.verdict == "error":
             failed = [e for e in own if e.verdict == "error"]
             if failed:
@@ -184,6 +199,25 @@ class Certificate:
             left = f"{len(self.missing)} of {len(self.planned)} planned tests left no evidence"
             return f"Nothing refutes {name}, but {left}, first {self.missing[0]}."
         return f"Nothing refutes {name}, but no test could judge it, or no control ran."
+
+    def _reservations(self) -> str:
+        """What a pass does not cover: a subject that no exact test reached, with what sampling would show; unknown coverage."""
+        said = ""
+        passed = [e for e in self.evidence if e.expected == "certified" and e.verdict == "certified"]
+        exact = {e.part for e in passed if any(m.kind == "law" for m in e.measurements)}
+        seen = [
+            j.numbers["detectable_tv"]
+            for e in passed
+            if e.part not in exact
+            for m, j in zip(e.measurements, e.judgements(), strict=True)
+            if isinstance(m, CellMeasurement) and "joint" in m.label
+        ]
+        if seen:
+            said += " No exact test reached it: it is judged by sampling alone, "
+            said += f"which would show a joint deviation of TV {max(seen):.2g} or more."
+        if any(isinstance(m, CoverageMeasurement) and not m.known for e in passed for m in e.measurements):
+            said += " Coverage is not known, since it reports no accepted counts."
+        return said
 
     def to_json(self) -> dict[str, Any]:
         """The certificate as written, with its digest."""

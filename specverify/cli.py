@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     certify.add_argument("--report", action="store_true", help="write the HTML and Markdown report too")
 
     recheck = commands.add_parser("recheck", help="recompute every verdict of a certificate, without the subject")
-    recheck.add_argument("certificate", type=Path)
+    recheck.add_argument("certificate", type=Path, help="certificate.json, or the folder of a run")
 
     report = commands.add_parser("report", help="write the report of a run (the same as python -m specverify.report)")
     report.add_argument("rest", nargs=argparse.REMAINDER)
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("rest", nargs=argparse.REMAINDER)
 
     faults = commands.add_parser("faults", help="list the catalogue of known wrong rules")
-    faults.add_argument("--json", action="store_true")
+    faults.add_argument("--json", action="store_true", help="as JSON, with advice and source")
     return parser
 
 
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE_ERROR
     except SpecverifyError as error:
         say(f"specverify: {error}", sys.stderr)
-        return 3 if isinstance(error, SubjectError) else 1 if isinstance(error, CertificateError) else USAGE_ERROR
+        return 3 if isinstance(error, (SubjectError, CertificateError)) else USAGE_ERROR
     except KeyboardInterrupt:
         say("\nspecverify: interrupted; finished tests are kept, continue with --resume", sys.stderr)
         return 130
@@ -125,7 +125,11 @@ def _certify(options: argparse.Namespace) -> int:
     out = options.resume or options.out or run_folder(options.subject)
     if options.resume is not None and not options.resume.is_dir():
         raise UsageError(f"there is no run to resume in {options.resume}")
-    say(f"{subject.name}: {len(plan.tests)} tests, false-alarm budget {alpha:g}, seed {settings.seed}, evidence in {out}")
+    own = sum(p.expected == "certified" for p in plan.tests)
+    say(
+        f"{subject.name}: {own} tests and {len(plan.tests) - own} runs of known-bad rules, false-alarm budget {alpha:g}, "
+        f"seed {settings.seed}, evidence in {out}"
+    )
     with _progress(len(plan.tests)) as bar:
         certificate = certify(
             options.subject,
@@ -183,15 +187,18 @@ def _summary(certificate: Any) -> str:
         lines.append(f"  {check:<{width}}  {counted}")
     if controls:
         caught = sum(e.verdict == "refuted" for e in controls)
-        lines.append(f"  {'controls':<{width}}  {caught} of {len(controls)} known-bad rules refuted")
+        lines.append(f"  {'controls':<{width}}  {caught} of {len(controls)} runs of known-bad rules refuted")
     shown = [e.counterexample for e in own if e.counterexample is not None]
     if shown:
         smallest = min(shown, key=lambda c: len(json.dumps(c["pair"])))
         lines += ["", "smallest counterexample:", *(f"  {line}" for line in smallest["lines"])]
+        lines += ["", "run it yourself:", *(f"  {line}" for line in smallest["snippet"].splitlines())]
     for e in own:
         for m, j in zip(e.measurements, e.judgements(), strict=True):
             if j.verdict == "error" and getattr(m, "reproduce", ""):
                 lines += ["", f"error in {e.test}: {j.reason}", f"  reproduce: {m.reproduce}"]
+    if certificate.missing:
+        lines += ["", "only a part of the plan was run, which never certifies"]
     lines += ["", f"{certificate.verdict.upper()}: {certificate.sentence()}", ""]
     return "\n".join(lines)
 
@@ -199,7 +206,10 @@ def _summary(certificate: Any) -> str:
 def _recheck(options: argparse.Namespace) -> int:
     from specverify.certificate import EXIT_CODES, load, recheck
 
-    data = load(options.certificate)
+    path: Path = options.certificate / "certificate.json" if options.certificate.is_dir() else options.certificate
+    if not path.is_file():
+        raise UsageError(f"there is no certificate at {path}")
+    data = load(path)
     certificate = recheck(data)
     say(
         f"{len(certificate.evidence)} tests judged again from their numbers; every verdict follows, "

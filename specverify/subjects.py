@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -81,7 +82,14 @@ def naming_inputs(name: str, **inputs: Any) -> Iterator[None]:
         raise
     except Exception as error:
         said = " ".join(str(error).split())
-        raise SubjectError(f"{name} raised {type(error).__name__}: {said}", _describe(inputs)) from error
+        raise SubjectError(f"{name} raised {type(error).__name__}: {said}{_where(error)}", _describe(inputs)) from error
+
+
+def _where(error: BaseException) -> str:
+    """`` (file:line)`` of the innermost frame of an error outside torch and specverify, if there is one."""
+    ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 def _describe(inputs: Mapping[str, Any], most: int = 400) -> str:
@@ -320,7 +328,8 @@ def normalise_emitted(raw: Any, rows: int, k: int, vocab_size: int, name: str = 
         raise SubjectError(f"{name} returned {counts.shape[0]} counts for {rows} rows")
     if (counts < 1).any() or (counts > min(k + 1, width)).any():
         raise SubjectError(
-            f"{name} returned counts {counts.tolist()[:8]} with K = {k}: a round emits between 1 and {k + 1} tokens per row"
+            f"{name} returned counts {counts.tolist()[:8]} with K = {k}: a round emits between 1 and {k + 1} tokens per row; "
+            'if these are accepted counts, say counts="accepted" to specverify.verifier'
         )
     used = torch.arange(width)[None] < counts[:, None]
     outside = used & ((tokens < 0) | (tokens >= vocab_size))
@@ -445,11 +454,14 @@ def _import(module_name: str) -> Any:
             path = Path(module_name)
             if not path.exists():
                 raise SubjectError(f"there is no file {module_name}")
-            found = importlib.util.spec_from_file_location(path.stem, path)
+            if str(path.resolve().parent) not in sys.path:
+                sys.path.append(str(path.resolve().parent))  # for the modules beside it
+            name = path.stem if path.stem not in sys.modules else f"specverify_subject_{path.stem}"
+            found = importlib.util.spec_from_file_location(name, path)
             assert found is not None
             assert found.loader is not None
             module = importlib.util.module_from_spec(found)
-            sys.modules.setdefault(path.stem, module)
+            sys.modules[name] = module
             found.loader.exec_module(module)
             return module
         return importlib.import_module(module_name)
@@ -460,7 +472,8 @@ def _import(module_name: str) -> Any:
             f"cannot import {module_name}: {error}; install it, or run from the folder that contains it"
         ) from error
     except Exception as error:
-        raise SubjectError(f"importing {module_name} failed: {type(error).__name__}: {error}") from error
+        hint = "; name it pkg.module:attr and run from the folder above pkg" if "relative import" in str(error) else ""
+        raise SubjectError(f"importing {module_name} failed: {type(error).__name__}: {error}{hint}") from error
     except SystemExit as stop:
         raise SubjectError(f"importing {module_name} ended in sys.exit({stop.code!r}); keep scripts under __main__") from stop
 

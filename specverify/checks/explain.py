@@ -47,15 +47,13 @@ def counterexample_from(measurement: LawMeasurement, spec: str, part: str, round
     context, token = found
     got, wanted = _conditional(ours, context), _conditional(right, context)
     pair = measurement.pair
-    prefix = (*pair.prompt, *context)
-    lines = [
-        f"V = {pair.vocab_size} tokens, K = {pair.k} drafted per round, prompt {list(pair.prompt)}",
-        f"the law of token {len(context) + 1} after {list(context) if context else 'the prompt'}:",
-    ]
-    p, q = _small(pair, prefix)
+    lines = [f"V = {pair.vocab_size} tokens, K = {pair.k} drafted per round, prompt {list(pair.prompt)}"]
+    for place in range(len(context) + 1):
+        p, q = _small(pair, (*pair.prompt, *context[:place]))
+        where = f"token {place + 1} after {list(context[:place]) if place else 'the prompt'}"
+        lines.append(f"    {where}: target p {show_law(p)}, draft q {show_law(q)}")
     lines += [
-        f"    target p      {show_law(p)}",
-        f"    draft q       {show_law(q)}",
+        f"the law of token {len(context) + 1} after {list(context) if context else 'the prompt'}:",
         f"    came out      {show_law(as_fractions(got))}   = {np.array2string(got, precision=6)}",
         f"    should be     {show_law(as_fractions(wanted))}   = {np.array2string(wanted, precision=6)}",
         f"token {token} comes out with probability {got[token]:.6g} instead of {wanted[token]:.6g}",
@@ -67,11 +65,11 @@ def counterexample_from(measurement: LawMeasurement, spec: str, part: str, round
         float(got[token]),
         float(wanted[token]),
         tuple(lines),
-        _snippet(measurement, spec, part, rounds),
+        _snippet(measurement, spec, part, rounds, context),
     )
 
 
-def _snippet(measurement: LawMeasurement, spec: str, part: str, rounds: bool) -> str:
+def _snippet(measurement: LawMeasurement, spec: str, part: str, rounds: bool, context: tuple[int, ...]) -> str:
     pair = measurement.pair
     head = [
         "from specverify.laws import Pair, complete, sequence_law",
@@ -89,7 +87,8 @@ def _snippet(measurement: LawMeasurement, spec: str, part: str, rounds: bool) ->
     return "\n".join(
         [
             *head,
-            f"print(complete(emitted, pair.target, {measurement.length}, pair.prompt))",
-            f"print(sequence_law(pair.target, {measurement.length}, pair.prompt))",
+            f"context = {context!r}  # laws of the token after it, not normalised: what came out, what should have",
+            f"print(complete(emitted, pair.target, {len(context) + 1}, pair.prompt)[context])",
+            f"print(sequence_law(pair.target, {len(context) + 1}, pair.prompt)[context])",
         ]
     )

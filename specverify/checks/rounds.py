@@ -24,7 +24,7 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     """One exact test over small pairs; a decoder needs ``build`` for it."""
     if isinstance(part, Decoder) and part.build is None:
         return Skipped(NAME, part.name, "exact rounds need a decoder that can be built over table models (Decoder.build)")
-    sizes = [*SMALL, *([(3, 2, 4)] if settings.budget.large and part.facts.max_batch != 1 else [])]
+    sizes = [*SMALL, *([(3, 2, 3)] if settings.budget.large and part.facts.max_batch != 1 else [])]
     if isinstance(part, Step):
         sizes = [
             (2, part.k, min(part.k + 2, 4)),
@@ -33,7 +33,7 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     elif part.facts.max_k is not None:
         sizes = [s for s in sizes if s[1] <= part.facts.max_k]
     if isinstance(part, Decoder):
-        sizes = [s for s in sizes if s != (3, 2, 4)]
+        sizes = [s for s in sizes if s != (3, 2, 3)]
     return [Planned(NAME, part.name, "table models", False, {"sizes": sizes})]
 
 

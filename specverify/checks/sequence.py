@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from specverify.checks.base import Context, Found, Part, Planned, Settings, Skip
 from specverify.checks.sampling import Sample, sample_decoder, sample_step, sample_verifier
 from specverify.evidence.cells import NextLaws, grow, sort_into
 from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, CoverageMeasurement, rounded
+from specverify.evidence.multinomial import CellGroup
 from specverify.laws import Array, Ints, Pair, TableModel, Tokens
 from specverify.pairs import named_pair, pair_for
 from specverify.randomness import stream
@@ -153,20 +155,15 @@ def decoder_laws(decoder: DecoderLike, prompt: torch.Tensor, name: str) -> NextL
 
 
 def _own_models(planned: Planned, context: Context, decoder: DecoderLike) -> Found:
-    """A decoder on its own models, several prompts side by side in each call."""
+    """A decoder on its own models, several prompts side by side in each call; conditionals and ranks over all prompts."""
     name, length = context.part.name, planned.params["length"]
     prompts = decoder_prompts(decoder, context.seed)
     eos = getattr(decoder, "eos_id", None)
     samples = sample_decoder(
-        decoder,
-        prompts,
-        planned.params["draws"],
-        length,
-        context.seed,
-        name=name,
-        max_batch=context.part.facts.max_batch,
+        decoder, prompts, planned.params["draws"], length, context.seed, name=name, max_batch=context.part.facts.max_batch
     )
-    measurements: list[AnyMeasurement] = []
+    joint: list[AnyMeasurement] = []
+    by_depth: list[list[CellGroup]] = [[] for _ in range(length)]
     for number, (prompt, sample) in enumerate(zip(prompts, samples, strict=True)):
         laws = decoder_laws(decoder, prompt, name)
 
@@ -175,10 +172,65 @@ def _own_models(planned: Planned, context: Context, decoder: DecoderLike) -> Fou
             alone = laws(np.asarray([tokens[:position]], np.int64).reshape(1, position))
             return bool(alone[0, tokens[position]] <= 0)
 
-        measurements += judge_sample(sample, laws, length, eos_id=eos, confirm=confirm, label=f"prompt {number + 1}")
+        first, *conditionals = judge_sample(sample, laws, length, eos_id=eos, confirm=confirm, label=f"prompt {number + 1}")
+        joint.append(first)
+        for depth, measurement in enumerate(conditionals):
+            assert isinstance(measurement, CellMeasurement)
+            by_depth[depth] += [replace(g, label=f"prompt {number + 1}, {g.label}") for g in measurement.groups]
+    pooled = [CellMeasurement(f"conditional law of token {d + 1}", tuple(groups)) for d, groups in enumerate(by_depth)]
+    ranks = rank_cells(decoder, prompts, samples, eos, name, context.seed)
     merged = Sample(counts_known=samples[0].counts_known)
     for sample in samples:
         merged.accepted += sample.accepted
         merged.later_rounds += sample.later_rounds
         merged.reported += sample.reported
-    return Found((*measurements, coverage(merged)))
+    return Found((*joint, *pooled, *ranks, coverage(merged)))
+
+
+RANK_BINS = 32
+
+
+def rank_cells(
+    decoder: DecoderLike, prompts: torch.Tensor, samples: list[Sample], eos: int | None, name: str, seed: int
+) -> list[CellMeasurement]:
+    """Where sampled tokens lie in the law that governed them: few cells over all prompts and positions, so much power.
+
+    With tokens ordered by p (and, where the draft's laws are known, by q/p) the number F(before x) + W p(x), W uniform, is
+    uniform and independent of the prefix under exactness. Tokens of probability 0 are left to the support check.
+    """
+    rng = stream(seed, "ranks")
+    draft = getattr(decoder, "draft_log_probs", None)
+    counts = {"p": np.zeros(RANK_BINS, np.int64), **({"q/p": np.zeros(RANK_BINS, np.int64)} if draft is not None else {})}
+    start = prompts.shape[1]
+    for prompt, sample in zip(prompts, samples, strict=True):
+        if not sample.sequences:
+            continue
+        tokens = torch.tensor(sample.sequences)
+        rows = max(1, 4_000_000 // (decoder.vocab_size * (start + tokens.shape[1])))
+        for block in torch.split(tokens, rows):
+            live = torch.ones_like(block, dtype=torch.bool)
+            if eos is not None:
+                live = ((block == eos).long().cumsum(1) - (block == eos).long()) == 0
+            ids = torch.cat([prompt.repeat(len(block), 1), block.clamp(min=0)], 1)
+            p = checked_log_probs(decoder.target_log_probs(ids), ids, decoder.vocab_size, name)[:, start - 1 : -1]
+            orders = {"p": p}
+            if draft is not None:
+                q = checked_log_probs(draft(ids), ids, decoder.vocab_size, name)[:, start - 1 : -1]
+                orders["q/p"] = (q.clamp(min=-1e30) - p.clamp(min=-1e30)).nan_to_num(0.0)
+            drawn = ids[:, start:, None]
+            mass = p.exp()
+            own = mass.gather(2, drawn)
+            for order, key in orders.items():
+                mine = key.gather(2, drawn)
+                # Ties are put in order of the token's id.
+                before = (key > mine) | ((key == mine) & (torch.arange(key.shape[2]) < drawn))
+                u = (mass * before).sum(2) + torch.from_numpy(rng.random(tuple(block.shape))) * own[..., 0]
+                used = live & (own[..., 0] > 0)
+                bins = (u[used] * RANK_BINS).long().clamp(0, RANK_BINS - 1)
+                counts[order] += np.bincount(bins.numpy(), minlength=RANK_BINS)
+    even = tuple([1 / RANK_BINS] * RANK_BINS)
+    names = tuple(f"{b / RANK_BINS:.2f}" for b in range(RANK_BINS))
+    return [
+        CellMeasurement(f"rank of tokens ordered by {order}", (CellGroup("ranks", tuple(map(int, c)), even, names),))
+        for order, c in counts.items()
+    ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.sampling import sample_decoder
 from specverify.checks.sequence import decoder_prompts
@@ -9,7 +12,7 @@ from specverify.evidence.measurements import AnyMeasurement, LawMeasurement, Vio
 from specverify.exact import decoder_emission
 from specverify.laws import Tokens
 from specverify.pairs import named_pair, pair_for
-from specverify.subjects import Decoder
+from specverify.subjects import Decoder, DecoderLike
 from specverify.tables import torch_models
 
 NAME = "stopping"
@@ -23,11 +26,20 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     if not isinstance(part, Decoder):
         return Skipped(NAME, part.name, "a single round does not stop; the decoder does")
     tests = []
-    if part.build is not None:
+    if part.build is not None and takes_eos(part.build):
         tests.append(Planned(NAME, part.name, "table models", False))
     if part.open is not None:
         tests.append(Planned(NAME, part.name, "own models", False, {"rows": min(settings.budget.single, 256), "length": 48}))
-    return tests or Skipped(NAME, part.name, "there is neither open nor build to sample from")
+    return tests or Skipped(NAME, part.name, "there is no open, and build takes no eos_id")
+
+
+def takes_eos(build: Callable[..., DecoderLike]) -> bool:
+    """Whether a factory declares that it can stop: a parameter eos_id, or keywords of any name."""
+    try:
+        parameters = inspect.signature(build).parameters
+    except (TypeError, ValueError):
+        return True
+    return "eos_id" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def after_eos(tokens: Tokens, eos_id: int) -> bool:
@@ -52,7 +64,7 @@ def run(planned: Planned, context: Context) -> Found:
         bad = [tokens for tokens in emitted if after_eos(tokens, eos)]
         found.append(
             ViolationMeasurement(
-                f"nothing follows an EOS (V = {vocab_size}, K = {k})",
+                f"nothing follows eos_id = {eos} (V = {vocab_size}, K = {k})",
                 len(bad),
                 len(emitted),
                 str(list(bad[0])) if bad else "",

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from specverify.errors import CertificateError
-from specverify.evidence.multinomial import CellGroup, fit_test
+from specverify.evidence.multinomial import CellGroup, detectable_tv, fit_test
 from specverify.evidence.rates import rate_above
 from specverify.laws import Array, Pair, TableModel, Tokens, complete, sequence_law, total_variation
 
@@ -158,6 +158,7 @@ class CellMeasurement:
             "chi_square": test.chi_square,
             "chi_square_p": test.chi_square_p,
             "draws": test.total,
+            "detectable_tv": detectable_tv(test.total, test.dof, alpha) if alpha > 0 else 1.0,
             "forbidden": self.forbidden,
         }
         if self.forbidden:

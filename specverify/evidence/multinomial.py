@@ -1,14 +1,15 @@
-"""Do counts fit a law? G-test with a finite-sample guarantee, and the classical chi-square beside it.
+"""Do counts fit a law? A test with a finite-sample guarantee, and the classical chi-square beside it.
 
-Guarantee. For n draws from a law with k cells, ``n * KL(observed || law)`` has a moment generating function below that of a
-Gamma(k - 1, 1) variable, hence for every x > k - 1
+Guarantee. For counts n of N draws from a law p, and a Dirichlet law D with parameters c p, the likelihood ratio
 
-    P(n KL >= x) <= exp(-x) (e x / (k - 1))^(k - 1)
+    E = integral of prod_i (t_i / p_i)^n_i dD(t)
 
-(R. Agrawal, Finite-sample concentration of the multinomial in relative entropy, 2020, theorem 1.2). :func:`multinomial_p`
-returns that bound, so rejecting when it is at most alpha has a false-alarm probability of at most alpha for every n, every
-law and every alpha, also at 1e-12, where the chi-square approximation has no meaning. For groups of cells whose totals are
-fixed, or given, the bounds multiply and the degrees of freedom add.
+has mean 1 under p, whatever N, p and c are; so has a mixture over several c, and a product over groups of cells whose totals
+are fixed or given. By Markov's inequality P(1/E <= alpha) <= alpha. :func:`fit_test` returns p = min(1, 1/E): refuting when it
+is at most alpha has a false-alarm probability of at most alpha for every sample size, every law and every alpha, also at
+1e-12, where the chi-square approximation has no meaning. Power: with c near N over the relative excess of chi-square, ln E
+follows the Chernoff exponent of the chi-square test, dof/2 (d - ln(1 + d)) for an excess of d dof, less the logarithm of the
+number of c tried (:data:`SPREADS`); the twin :func:`draws_to_refute` says how many draws that takes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from specverify.laws import Array, Ints
 
@@ -49,7 +50,7 @@ class FitTest:
     """Outcome of a test of fit.
 
     divergence: n KL(observed || law) in nats, summed over groups (half the G statistic). dof: cells minus one, summed.
-    p: finite-sample bound on the false-alarm probability. chi_square, chi_square_p: the classical companions, for reading only.
+    p: 1/E, a p-value that holds for every sample size. chi_square, chi_square_p: the classical companions, for reading only.
     """
 
     divergence: float
@@ -85,27 +86,61 @@ def pool_small(
     return CellGroup(label, tuple(c for c, _, _ in kept), tuple(p for _, p, _ in kept), tuple(n for _, _, n in kept))
 
 
-def divergence_tail(x: float, dof: int) -> float:
-    """Bound on P(n KL >= x) with ``dof`` = cells - 1 (see the module's guarantee)."""
-    if dof <= 0:
-        return 1.0 if x <= 1e-9 else 0.0
-    if x <= dof:
-        return 1.0
-    return math.exp(min(0.0, -x + dof * (1 + math.log(x / dof))))
+SPREADS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""Alternatives as wide as this many times the sampling noise of their group: c = N / spread."""
+CONCENTRATIONS = (3.0, 30.0, 300.0, 3_000.0, 30_000.0)
+"""Alternatives of the same relative width in every group, however many draws it has: c itself."""
+
+
+def log_evidence(groups: Sequence[CellGroup]) -> float:
+    """Logarithm of the mixture E over all groups together (see the module's guarantee)."""
+    used = [g for g in groups if g.total > 0 and len(g.counts) > 1]
+    if not used:
+        return 0.0
+    sizes = [len(g.counts) for g in used]
+    counts = np.concatenate([np.asarray(g.counts, float) for g in used])
+    probs = np.concatenate([np.asarray(g.probs) / sum(g.probs) for g in used])
+    totals = np.array([g.total for g in used], float)
+    log_null = float(np.sum(counts * np.log(probs)))
+    logs = []
+    for c in [*(totals / spread for spread in SPREADS), *(np.full(len(used), c) for c in CONCENTRATIONS)]:
+        mass = np.repeat(c, sizes) * probs
+        whole = special.gammaln(c) - special.gammaln(c + totals)
+        logs.append(float(np.sum(whole) + np.sum(special.gammaln(mass + counts) - special.gammaln(mass)) - log_null))
+    return float(special.logsumexp(logs)) - math.log(len(logs))
+
+
+def refuting_divergence(dof: int, alpha: float) -> float:
+    """The value of n KL(observed || law), in nats, at which :func:`fit_test` reaches ``alpha``, to leading order.
+
+    Solves dof/2 (d - ln(1 + d)) = ln(m / alpha) for the excess d, with m the number of alternatives: n KL is about half of
+    chi-square, dof (1 + d) / 2.
+    """
+    dof = max(dof, 1)
+    needed = math.log((len(SPREADS) + len(CONCENTRATIONS)) / alpha) * 2 / dof
+    low, high = 0.0, 2 * needed + 10
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle - math.log1p(middle) < needed else (low, middle)
+    return dof * (1 + high) / 2
 
 
 def draws_to_refute(divergence_per_draw: float, dof: int, alpha: float) -> float:
     """Draws after which a law at this KL distance (nats per draw) is refuted on average: the twin of :func:`fit_test`."""
     if divergence_per_draw <= 0:
         return math.inf
-    low, high = float(max(dof, 1)), float(max(dof, 1)) * 2 + 2
-    while divergence_tail(high, dof) > alpha:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if divergence_tail(middle, dof) > alpha else (low, middle)
     # Under the wrong law the mean of n KL(observed || law) is n times the divergence, plus about dof / 2.
-    return max(0.0, high - dof / 2) / divergence_per_draw
+    return max(0.0, refuting_divergence(dof, alpha) - max(dof, 1) / 2) / divergence_per_draw
+
+
+def detectable_tv(draws: int, dof: int, alpha: float) -> float:
+    """Total variation from which every deviation of the cells' law would be refuted by so many draws, on average.
+
+    By Pinsker's inequality a law at distance TV has a divergence of at least 2 TV^2. Concentrated deviations show far earlier.
+    """
+    if draws <= 0:
+        return 1.0
+    return min(1.0, math.sqrt(draws_to_refute(1.0, dof, alpha) / draws / 2))
 
 
 def fit_test(groups: Sequence[CellGroup]) -> FitTest:
@@ -126,4 +161,4 @@ def fit_test(groups: Sequence[CellGroup]) -> FitTest:
         total += int(n)
     divergence = max(divergence, 0.0)
     classical = float(stats.chi2.sf(chi_square, dof)) if dof > 0 else 1.0
-    return FitTest(divergence, dof, divergence_tail(divergence, dof), chi_square, classical, total)
+    return FitTest(divergence, dof, min(1.0, math.exp(min(0.0, -log_evidence(groups)))), chi_square, classical, total)

@@ -14,9 +14,9 @@ SMALLEST_P = 1e-300
 
 MEANING: dict[str, str] = {
     "certified": (
-        "Every exact test found the target law itself, up to rounding. No statistical test found a deviation at its "
-        "share of the false-alarm budget. The known-bad rules that ran beside the subject were all refuted, so the "
-        "tests were able to fail."
+        "Wherever the law could be computed exactly it is the target law itself, up to rounding. No statistical test found a "
+        "deviation at its share of the false-alarm budget; each says from which size on it would have. The known-bad rules "
+        "that ran beside the subject, on table models, were all refuted."
     ),
     "refuted": (
         "At least one test shows output that does not follow the target law. An exact refutation is a computed law "

@@ -52,5 +52,5 @@ def _conclusion(timing: Mapping[str, Any], draft: str) -> str:
     found = f"best K = {best['k']} (x{best['speedup']:.2f})"
     found += f", predicted K = {best['predicted_k']} (x{best['predicted_speedup']:.2f})"
     measured = "not slower at the largest K" if slower is None else f"slower from K = {slower}"
-    expected = "for no K" if foreseen is None else f"from K = {foreseen}"
-    return f"    {found}; {measured}; E < v + K c + o {expected}"
+    expected = "not slower at the largest K" if foreseen is None else f"slower from K = {foreseen} (E < v + K c + o)"
+    return f"    {found}; {measured}; predicted {expected}"

@@ -35,7 +35,7 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
         (["certify", "subjects_for_tests:absent"], 3, "has no attribute 'absent'"),
         (["certify", "subjects_for_tests:HERE.x"], 3, "has no attribute"),
         (["certify", "json:dumps"], 3, "a subject is made with"),
-        (["recheck", "missing.json"], 1, "cannot be read"),
+        (["recheck", "missing.json"], 64, "no certificate at"),
     ],
 )
 def test_wrong_calls_say_in_one_line_what_was_wrong(arguments, code, said, capsys):
@@ -51,7 +51,7 @@ def test_certify_exits_0_when_certified_and_recheck_agrees(capsys):
     assert main(["certify", "subjects_for_tests:good", "--budget", "smoke", "--out", "run"]) == 0
     out = capsys.readouterr().out
     assert "CERTIFIED: good samples from its target law" in out
-    assert "32 of 32 known-bad rules refuted" in out
+    assert "32 of 32 runs of known-bad rules refuted" in out
     assert main(["recheck", "run/certificate.json"]) == 0
     assert "every verdict follows" in capsys.readouterr().out
 
@@ -63,7 +63,8 @@ def test_certify_exits_1_and_shows_a_counterexample_to_check_by_hand(capsys):
     assert "REFUTED" in out
     assert "smallest counterexample" in out
     assert "V = 2 tokens, K = 1" in out
-    assert "target p      [1/2, 1/2]" in out
+    assert "target p [1/2, 1/2], draft q [1, 0]" in out
+    assert "run it yourself" in out
 
 
 def test_certify_exits_2_for_a_part_of_the_plan_and_3_for_an_error(capsys):

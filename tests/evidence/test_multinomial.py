@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from specverify.evidence.multinomial import CellGroup, divergence_tail, draws_to_refute, fit_test, pool_small
+from specverify.evidence.multinomial import CellGroup, detectable_tv, draws_to_refute, fit_test, log_evidence, pool_small
 from specverify.evidence.rates import rate_above, rate_off, trials_to_refute
 
 
@@ -92,13 +92,37 @@ def test_a_wrong_law_is_refuted_after_the_draws_the_twin_names():
     )
 
 
-def test_the_tail_bound_falls_and_never_exceeds_one():
-    """The tail bound is 1 up to its degrees of freedom and falls from there."""
-    values = [divergence_tail(x, 5) for x in np.linspace(0, 60, 200)]
-    assert max(values) == 1.0
-    assert all(a >= b for a, b in itertools.pairwise(values))
-    assert divergence_tail(0.0, 0) == 1.0
-    assert divergence_tail(0.5, 0) == 0.0
+@pytest.mark.parametrize("probs", [(0.5, 0.5), (0.97, 0.03), (0.2, 0.3, 0.5)])
+def test_the_evidence_has_mean_one_under_the_null(probs):
+    """Enumerated over all outcomes, the likelihood ratio averages to exactly 1, for one group and for a product of two."""
+    one = sum(multinomial_mass(c, probs) * math.exp(log_evidence([CellGroup("a", c, probs)])) for c in outcomes(9, len(probs)))
+    assert one == pytest.approx(1, abs=1e-10)
+    two = sum(
+        multinomial_mass(a, probs)
+        * multinomial_mass(b, (0.6, 0.4))
+        * math.exp(log_evidence([CellGroup("a", a, probs), CellGroup("b", b, (0.6, 0.4))]))
+        for a in outcomes(6, len(probs))
+        for b in outcomes(4, 2)
+    )
+    assert two == pytest.approx(1, abs=1e-10)
+
+
+def test_many_cells_cost_what_the_twin_says():
+    """With 200 cells a spread-out deviation is refuted near the number of draws that the twin names, and seldom far below."""
+    rng = np.random.default_rng(3)
+    right = np.full(200, 1 / 200)
+    wrong = right * (1 + 0.3 * np.where(np.arange(200) % 2, 1, -1))
+    divergence, alpha = float(np.sum(wrong * np.log(wrong / right))), 1e-10
+    need = draws_to_refute(divergence, 199, alpha)
+
+    def caught(n: int) -> int:
+        return sum(
+            fit_test([CellGroup("all", tuple(map(int, rng.multinomial(n, wrong))), tuple(right))]).p <= alpha for _ in range(30)
+        )
+
+    assert caught(round(1.3 * need)) >= 28
+    assert caught(round(0.6 * need)) <= 2
+    assert detectable_tv(round(need), 199, alpha) == pytest.approx(math.sqrt(divergence / 2), rel=0.01)
 
 
 def test_small_cells_are_pooled_and_nothing_is_lost():

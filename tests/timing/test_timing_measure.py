@@ -100,7 +100,7 @@ def test_the_table_names_what_was_found(record):
     """The printed table has a line for every K, the best K, and where speculation starts to lose."""
     text = render(record)
     assert "best K = 7 (x3.56), predicted K = 7 (x3.56); not slower at the largest K" in text
-    assert "slower from K = 1; E < v + K c + o from K = 1" in text
+    assert "slower from K = 1; predicted slower from K = 1 (E < v + K c + o)" in text
     assert sum(line.startswith(("  1 ", "  3 ", "  7 ")) for line in text.splitlines()) == 6
 
 
