@@ -6,6 +6,7 @@ from subjects_for_tests import good
 from specverify.certify import Runner, plan_for
 from specverify.checks.base import BUDGETS, Settings
 from specverify.evidence import worst
+from specverify.faults import MORE_FAULTS
 from specverify.faults.cases import CASES
 
 SETTINGS = Settings(BUDGETS["smoke"])
@@ -53,6 +54,14 @@ def test_its_repaired_twin_is_not(name):
     repaired = next(c.repaired for c in CASES.values() if c.repaired.name == name)
     evidence = evidence_of(repaired)
     assert {e.verdict for e in evidence} == {"certified"}, [(e.test, e.verdict) for e in evidence]
+
+
+@pytest.mark.parametrize("name", MORE_FAULTS)
+def test_a_fault_of_the_round_is_refuted_exactly_and_by_sampling(name):
+    """The faults that are no controls are refuted at the smoke budget too, by the exact law and by sampled sequences."""
+    evidence = evidence_of(MORE_FAULTS[name].make(2), {"single_step", "sequence"})
+    assert {e.check for e in evidence if e.verdict == "refuted"} == {"single_step", "sequence"}
+    assert not [e.test for e in evidence if e.verdict not in ("refuted", "certified")]
 
 
 @pytest.mark.parametrize("name", ["C12_prompt_position", "C11_not_rolled_back"])
