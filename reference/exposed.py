@@ -162,8 +162,10 @@ subject = Decoder(
     build=build,
     facts=Facts(rule="token_rejection", batch_invariant=False),
     parts=(
-        Verifier("reference.token_rejection", _verify_with("token_rejection"), Facts(rule="token_rejection")),
-        Verifier("reference.sample_and_match", _verify_with("sample_and_match"), Facts(rule="sample_and_match")),
+        *(
+            Verifier(f"reference.{rule}", _verify_with(rule), Facts(rule=rule))
+            for rule in ("token_rejection", "sample_and_match", "block_verification", "one_hot_draft")
+        ),
         Verifier(
             "reference.token_rejection.float32",
             _verify_with("token_rejection"),

@@ -20,7 +20,15 @@ import jsonschema
 
 from specverify.errors import CertificateError
 from specverify.evidence.ledger import Ledger
-from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, CoverageMeasurement, Judgement, Verdict, from_json, worst
+from specverify.evidence.measurements import (
+    AnyMeasurement,
+    CellMeasurement,
+    CoverageMeasurement,
+    Judgement,
+    Verdict,
+    from_json,
+    worst,
+)
 
 SCHEMA_VERSION = 1
 EXIT_CODES: dict[Verdict, int] = {"certified": 0, "refuted": 1, "inconclusive": 2, "error": 3}

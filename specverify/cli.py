@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure what speculation is worth on this machine")
     bench.add_argument("rest", nargs=argparse.REMAINDER)
 
-    faults = commands.add_parser("faults", help="list the catalogue of known wrong rules")
+    faults = commands.add_parser("faults", help="list the known wrong rules")
     faults.add_argument("--json", action="store_true", help="as JSON, with advice and source")
     return parser
 
@@ -220,14 +220,15 @@ def _recheck(options: argparse.Namespace) -> int:
 
 
 def _faults(options: argparse.Namespace) -> int:
-    from specverify.faults.catalogue import CATALOGUE
+    from specverify.faults.catalogue import all_faults
 
+    known = all_faults()
     if options.json:
-        rows = [{"name": f.name, "summary": f.summary, "advice": f.advice, "source": f.source} for f in CATALOGUE.values()]
+        rows = [{"name": f.name, "summary": f.summary, "advice": f.advice, "source": f.source} for f in known.values()]
         say(json.dumps(rows, indent=1))
         return 0
-    width = max(map(len, CATALOGUE))
-    for fault in CATALOGUE.values():
+    width = max(map(len, known))
+    for fault in known.values():
         say(f"{fault.name:<{width}}  {fault.summary}")
     return 0
 

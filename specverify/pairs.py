@@ -97,7 +97,7 @@ def named_pair(vocab_size: int, k: int, *, seed: int = 0, zeros: float = 0.15) -
     rng = stream(seed, "pair", vocab_size, k)
     target = random_model(rng, vocab_size, zeros=zeros)
     draft = random_model(rng, vocab_size, zeros=zeros)
-    return Pair(target, draft, k, (0,), f"V{vocab_size}-K{k}")
+    return Pair(target, draft, k, (0,), f"V{vocab_size}-K{k}" + (f", seed {seed}" if seed else ""))
 
 
 def pair_for(rule: str | None, pair: Pair) -> Pair:

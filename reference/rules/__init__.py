@@ -13,7 +13,7 @@ from typing import Protocol, cast
 from torch import Tensor
 
 from reference.noise import Noise
-from reference.rules import greedy, sample_and_match, token_rejection
+from reference.rules import block_verification, greedy, one_hot_draft, sample_and_match, token_rejection
 from specverify.subjects import Emitted
 
 
@@ -28,7 +28,8 @@ class Rule(Protocol):
         ...
 
 
-RULES: dict[str, Rule] = {m.NAME: cast("Rule", m) for m in (token_rejection, sample_and_match, greedy)}
+_MODULES = (token_rejection, sample_and_match, block_verification, one_hot_draft, greedy)
+RULES: dict[str, Rule] = {m.NAME: cast("Rule", m) for m in _MODULES}
 
 
 def rule_named(name: str) -> Rule:

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specverify.faults.catalogue import CATALOGUE, Fault, fault
+from specverify.faults.catalogue import CATALOGUE, Fault, all_faults, fault
+from specverify.faults.more import MORE_FAULTS, RoundFault
 
 if TYPE_CHECKING:
     from specverify.subjects import Step, Verifier
 
-__all__ = ["CATALOGUE", "Fault", "fault"]
+__all__ = ["CATALOGUE", "MORE_FAULTS", "Fault", "RoundFault", "all_faults", "fault"]
 
 
 def __getattr__(name: str) -> Verifier | Step:
-    """Make the rule of a catalogued fault on first use, so that importing the catalogue does not import torch."""
-    if name in CATALOGUE:
+    """Make the rule of a known fault on first use, so that importing the catalogue does not import torch."""
+    if name in all_faults():
         from specverify.faults.catalogue import subject
 
         return subject(name)
-    raise AttributeError(f"module 'specverify.faults' has no attribute {name!r}; its rules are {', '.join(CATALOGUE)}")
+    raise AttributeError(f"module 'specverify.faults' has no attribute {name!r}; its rules are {', '.join(all_faults())}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *CATALOGUE})
+    return sorted({*globals(), *all_faults()})

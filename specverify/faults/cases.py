@@ -14,8 +14,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from specverify.faults import rules
-from specverify.faults.decoders import at_prompt_end, factory, keep_all_drafts, keep_length, keep_past_eos
+from specverify.faults import block, chain, rules
+from specverify.faults.decoders import (
+    Loop,
+    Processed,
+    at_prompt_end,
+    factory,
+    keep_all_drafts,
+    keep_length,
+    keep_past_eos,
+)
 from specverify.faults.rounds import (
     assemble,
     below_ratio,
@@ -26,10 +34,14 @@ from specverify.faults.rounds import (
     token_rejection,
     with_bonus,
 )
+from specverify.pairs import named_pair
 from specverify.subjects import Decoder, DecoderLike, Emitted, Facts, Model, Step, Subject, Verifier
+from specverify.tables import torch_models
 
 STEP_K = 2
 """Draft tokens of the steps below."""
+REQUEST = (0.6, 0.8)
+"""Temperature and top-p of the request that C13's decoder serves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +83,41 @@ def greedy_draft_declared(target: Model, draft: Model, prefix: Tensor, k: int) -
     return token_rejection(tokens, one_hot(tokens, q.shape[-1]).to(q.dtype), p)
 
 
+def drawn_in_place(law: Tensor) -> Tensor:
+    """Draw one token per row of law (B, V) by its distribution function, which is left in the place of the law."""
+    u = torch.rand(len(law), 1, dtype=law.dtype)
+    below = law.cumsum_(1) <= u * law[:, -1:]
+    return below.long().sum(1)
+
+
+def raced_in_place(law: Tensor) -> Tensor:
+    """Draw one token per row of law (B, V) by an exponential race, whose scores are left in the place of the law."""
+    return law.div_(torch.empty_like(law).exponential_()).argmax(1)
+
+
+def draft_by(target: Model, draft: Model, prefix: Tensor, k: int, choose: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Draft with ``choose``, which may write into the law it is given; verify with that law by token rejection."""
+    return token_rejection(*draft_round(target, draft, prefix, k, choose))
+
+
+def drawn_from_a_copy(law: Tensor) -> Tensor:
+    """Draw one token per row by the same function from a copy of the law (B, V)."""
+    return drawn_in_place(law.clone())
+
+
+def residual_never_empty(draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Add 1e-9 to every entry of the residual, so that it can be normalised always."""
+    weights = (target_probs[:, :-1] - draft_probs).clamp(min=0) + 1e-9
+    return finish(draft_tokens, below_ratio(draft_tokens, draft_probs, target_probs), with_bonus(weights, target_probs))
+
+
+def serving(bonus_processed: bool) -> DecoderLike:
+    """Make a decoder over table models of its own that serves ``REQUEST``; its bonus token may be left unprocessed."""
+    pair = named_pair(5, 2)
+    target, draft = torch_models(pair)
+    return Loop(Processed(target, *REQUEST), Processed(draft, *REQUEST), pair.k, bonus=None if bonus_processed else target)
+
+
 def report(draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, count: Callable[[Tensor], Tensor]) -> Emitted:
     """Emit by token rejection; ``count`` turns the acceptances (B, K) into the number (B,) that is reported."""
     accept = below_ratio(draft_tokens, draft_probs, target_probs)
@@ -99,6 +146,9 @@ C02_all_accepted = Verifier("C02_all_accepted", all_accepted)
 C02_repaired = Verifier("C02_repaired", none_rejected_so_far)
 C03_soft_q_declared = Step("C03_soft_q_declared", partial(rules.greedy_draft, k=STEP_K), STEP_K)
 C03_repaired = Step("C03_repaired", partial(greedy_draft_declared, k=STEP_K), STEP_K)
+C05_distribution_function = Step("C05_distribution_function", partial(draft_by, k=STEP_K, choose=drawn_in_place), STEP_K)
+C05_repaired = Step("C05_repaired", partial(draft_by, k=STEP_K, choose=drawn_from_a_copy), STEP_K)
+C05_race_scores = Step("C05_race_scores", partial(draft_by, k=STEP_K, choose=raced_in_place), STEP_K)
 C10_inverted_ratio = Verifier("C10_inverted_ratio", rules.inverted_ratio)
 C10_repaired = Verifier("C10_repaired", token_rejection)
 C11_rejected_stay = _decoder("C11_rejected_stay", factory(keep=keep_all_drafts))
@@ -106,10 +156,19 @@ C11_not_rolled_back = _decoder("C11_not_rolled_back", factory(keep=keep_length))
 C11_repaired = _decoder("C11_repaired")
 C12_prompt_position = _decoder("C12_prompt_position", factory(read_at=at_prompt_end))
 C12_repaired = _decoder("C12_repaired")
+C13_bonus_unwarped = Verifier("C13_bonus_unwarped", chain.bonus_unwarped)
+C13_repaired = Verifier("C13_repaired", token_rejection)
+C13_bonus_unprocessed = Decoder("C13_bonus_unprocessed", open=partial(serving, bonus_processed=False))
+C13_processed_repaired = Decoder("C13_processed_repaired", open=partial(serving, bonus_processed=True))
+C14_products_of_uniforms = Verifier("C14_products_of_uniforms", block.products_of_uniforms)
+C14_token_residual = Verifier("C14_token_residual", block.block_token_residual)
+C14_repaired = Verifier("C14_repaired", block.block_verification)
 C15_past_eos = _decoder("C15_past_eos", factory(cut=keep_past_eos))
 C15_repaired = _decoder("C15_repaired")
 C16_counts_all = Verifier("C16_counts_all", partial(report, count=acceptances_anywhere))
 C16_repaired = Verifier("C16_repaired", partial(report, count=acceptances_in_a_run))
+C20_residual_never_empty = Verifier("C20_residual_never_empty", residual_never_empty)
+C20_repaired = Verifier("C20_repaired", token_rejection)
 
 CASES: dict[str, Case] = {
     case.faulty.name: case
@@ -117,11 +176,18 @@ CASES: dict[str, Case] = {
         Case("C01", "the accepted slice is the last n drafted tokens, not the first n", C01_last_n, C01_repaired),
         Case("C02", "the rejection mask is a negated count: every draft is accepted", C02_all_accepted, C02_repaired),
         Case("C03", "the draft is argmax q, the rule uses the soft q", C03_soft_q_declared, C03_repaired),
+        Case("C05", "the drafter's sampling leaves the cumulative q where q was", C05_distribution_function, C05_repaired),
+        Case("C05", "the drafter's race leaves its scores where q was", C05_race_scores, C05_repaired),
         Case("C10", "the ratio is q/p instead of p/q", C10_inverted_ratio, C10_repaired),
         Case("C11", "rejected draft tokens stay in the output and in the prefix", C11_rejected_stay, C11_repaired),
         Case("C11", "the length is not rolled back: drafts behind a rejection stay", C11_not_rolled_back, C11_repaired),
         Case("C12", "every round but the first verifies at the wrong position", C12_prompt_position, C12_repaired),
+        Case("C13", "the bonus token is drawn at temperature 1, whatever the request's", C13_bonus_unwarped, C13_repaired),
+        Case("C13", "temperature and top-p miss the bonus row", C13_bonus_unprocessed, C13_processed_repaired),
+        Case("C14", "the longest prefix with prod rho >= prod u is accepted", C14_products_of_uniforms, C14_repaired),
+        Case("C14", "the block rule recovers from the residual of one token", C14_token_residual, C14_repaired),
         Case("C15", "tokens that a round emitted after an eos are returned too", C15_past_eos, C15_repaired),
         Case("C16", "the reported count includes acceptances behind a rejection", C16_counts_all, C16_repaired),
+        Case("C20", "1e-9 is added to every entry of the residual", C20_residual_never_empty, C20_repaired),
     )
 }

@@ -1,7 +1,8 @@
 """Which wrong rules are known, what is their law, and how are they repaired? The catalogue, light to import.
 
 Each entry holds the closed-form law of one position and a way to make the rule itself as a subject; the rules are
-imported only then. Fault laws serve as alternatives of the statistics, the rules as negative controls.
+imported only then. Fault laws serve as alternatives of the statistics, the rules as negative controls. More faults, which are
+no controls, are in :mod:`specverify.faults.more`; :func:`fault` knows both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from specverify.errors import UsageError
 from specverify.faults import laws
+from specverify.faults.more import MORE_FAULTS, RoundFault
 from specverify.laws import Array
 
 if TYPE_CHECKING:
@@ -170,12 +172,18 @@ CATALOGUE: dict[str, Fault] = dict(
 )
 
 
-def fault(name: str) -> Fault:
-    """Find a fault by name. Errors: UsageError that lists the known names."""
+def all_faults() -> dict[str, Fault | RoundFault]:
+    """Every known wrong rule by name: those of the catalogue, then those of :data:`specverify.faults.more.MORE_FAULTS`."""
+    return {**CATALOGUE, **MORE_FAULTS}
+
+
+def fault(name: str) -> Fault | RoundFault:
+    """Find a fault of either table by name. Errors: UsageError that lists the known names."""
+    known = all_faults()
     try:
-        return CATALOGUE[name]
+        return known[name]
     except KeyError:
-        raise UsageError(f"no fault is called {name!r}; known are {', '.join(CATALOGUE)}") from None
+        raise UsageError(f"no fault is called {name!r}; known are {', '.join(known)}") from None
 
 
 @cache

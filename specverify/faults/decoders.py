@@ -1,8 +1,9 @@
-"""Where can the loop around a sound rule go wrong? A plain speculative decoder and three faults of it.
+"""Where can the loop around a sound rule go wrong? A plain speculative decoder and four faults of it.
 
 :class:`Loop` is a plain decode loop over models handed in: no cache, every prefix is computed again. Three functions
 decide what is often got wrong around the rule, and a faulty decoder is a loop with one of them replaced:
-``read_at`` (which target rows verify), ``keep`` (what a round adds to the text), ``cut`` (what an end of text does).
+``read_at`` (which target rows verify), ``keep`` (what a round adds to the text), ``cut`` (what an end of text does). A fourth,
+``bonus``, is the model whose law the bonus token follows, when that is not the target.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from specverify.faults.chain import filtered
 from specverify.faults.rounds import assemble, at, draw, residual, with_bonus
 from specverify.subjects import DecoderLike, Generated, Model
 
@@ -59,6 +61,18 @@ def laws_from(model: Model, ids: Tensor, first: Tensor, number: int) -> Tensor:
     return model(ids)[rows, first[:, None] + torch.arange(number)].softmax(-1)
 
 
+class Processed:
+    """A model with the processors of a request applied: temperature, then top-p."""
+
+    def __init__(self, model: Model, temperature: float, top_p: float) -> None:
+        self.model, self.temperature, self.top_p = model, temperature, top_p
+        self.vocab_size = model.vocab_size
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Log-laws (B, T, V) after the processors for ids (B, T); -inf outside the top-p set."""
+        return filtered((self.model(ids) / self.temperature).softmax(-1), top_p=self.top_p).log()
+
+
 @dataclass(eq=False)
 class Loop:
     """Token rejection in rounds of ``k`` draft tokens over two models; a :class:`~specverify.subjects.DecoderLike`.
@@ -73,6 +87,7 @@ class Loop:
     read_at: ReadAt = at_row_ends
     keep: Keep = assemble
     cut: Cut = cut_after_eos
+    bonus: Model | None = None
     vocab_size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,7 +135,10 @@ class Loop:
             laws.append(law)
         draft_tokens = drafted[rows[:, None], lengths[:, None] + torch.arange(self.k)]
         q = torch.stack(laws, dim=1)
-        p = laws_from(self.target, drafted, self.read_at(lengths, start), self.k + 1)
+        first = self.read_at(lengths, start)
+        p = laws_from(self.target, drafted, first, self.k + 1)
+        if self.bonus is not None:
+            p = torch.cat([p[:, :-1], laws_from(self.bonus, drafted, first + self.k, 1)], dim=1)
         ratio = at(p, draft_tokens) / at(q, draft_tokens)
         u = torch.rand(ratio.shape, generator=generator, dtype=ratio.dtype)
         accepted = (u < ratio.clamp(max=1)).long().cumprod(1).sum(1)

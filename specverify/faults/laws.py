@@ -15,6 +15,10 @@ LENIENCY = 0.5
 """The factor l of lenience."""
 EPS, DELTA = 0.09, 0.3
 """Constants of typical acceptance; delta is the square root of eps, as Medusa (arXiv 2401.10774) suggests."""
+TOP_K = 2
+"""Tokens that a filtered draft keeps."""
+TEMPERATURE = 0.5
+"""The temperature that is forgotten, or that the draft was not drawn at."""
 
 
 def _total(x: Array) -> Array:
@@ -134,3 +138,47 @@ def greedy_draft(p: Array, q: Array) -> Array:
     top = _point(q, q)
     kept = np.minimum(1.0, _total(top * p) / _total(top * q))
     return kept * top + (1.0 - kept) * _recovered(p, q)
+
+
+def target(p: Array, q: Array) -> Array:  # noqa: ARG001 - every law is a function of p and q
+    """Return p: the position is right."""
+    return p.copy()
+
+
+def stale(p: Array, before: Array) -> Array:  # noqa: ARG001 - every law of a bonus is a function of both
+    """Return the law one place before."""
+    return before.copy()
+
+
+def _told(p: Array, drawn: Array, declared: Array) -> Array:
+    """Return a + (1 - sum a) r with a = s min(1, p/q), s the law the draft was drawn from, q the one the rule is told."""
+    kept = drawn * np.minimum(1.0, _ratio(p, declared))
+    return kept + (1.0 - _total(kept)) * _recovered(p, declared)
+
+
+def draft_filtered(p: Array, q: Array, top_k: int | None = TOP_K, top_p: float = 1.0) -> Array:
+    """Return a + (1 - sum a) r with a = s min(1, p/q), s = q restricted to its likeliest tokens and normalised.
+
+    Ties go to the lower ids; the top_k likeliest are kept, of those the fewest that reach top_p of their mass.
+    """
+    order = np.argsort(-q, axis=-1, kind="stable")
+    likely = np.take_along_axis(q, order, -1)
+    if top_k is not None:
+        likely = np.where(np.arange(q.shape[-1]) < top_k, likely, 0.0)
+    before = (likely.cumsum(-1) - likely) / _total(likely)
+    s = np.zeros_like(q)
+    np.put_along_axis(s, order, np.where(before < top_p, likely, 0.0), -1)
+    return _told(p, s / _total(s), q)
+
+
+def draft_temperature(p: Array, q: Array, temperature: float = TEMPERATURE) -> Array:
+    """Return a + (1 - sum a) r with a = q min(1, p/d) and r of p and d, where d = q^(1/T) normalised."""
+    declared = q ** (1 / temperature)
+    return _told(p, q, declared / _total(declared))
+
+
+def target_unwarped(p: Array, q: Array, temperature: float = TEMPERATURE) -> Array:  # noqa: ARG001
+    """Return p^T normalised, the law before a temperature T made it p."""
+    raw = p**temperature
+    normalised: Array = raw / _total(raw)
+    return normalised

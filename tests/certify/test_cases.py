@@ -6,6 +6,7 @@ from subjects_for_tests import good
 from specverify.certify import Runner, plan_for
 from specverify.checks.base import BUDGETS, Settings
 from specverify.evidence import worst
+from specverify.faults import MORE_FAULTS
 from specverify.faults.cases import CASES
 
 SETTINGS = Settings(BUDGETS["smoke"])
@@ -22,20 +23,29 @@ SEEN_BY = {
     "C01": {"single_step"},
     "C02": {"single_step", "acceptance"},
     "C03": {"single_step", "sequence"},
+    "C05_distribution_function": {"single_step", "rounds", "sequence"},
+    "C05_race_scores": {"sequence"},
     "C10": {"single_step", "sequence"},
     "C11": {"rounds"},
     "C12": {"rounds"},
+    "C13_bonus_unwarped": {"single_step", "rounds", "sequence"},
+    "C13_bonus_unprocessed": {"sequence"},
+    "C14_products_of_uniforms": {"sequence"},
+    "C14_token_residual": {"single_step", "sequence"},
     "C15": {"stopping"},
     "C16": {"acceptance"},
+    "C20": {"single_step", "rounds"},
 }
+"""By case, or by the faulty subject where a case has several that need different checks."""
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_reported_bug_is_refuted_by_the_check_it_needs(name):
     """The faulty subject is refuted, and by the checks that must see it."""
     case = CASES[name]
-    refuting = {e.check for e in evidence_of(case.faulty, SEEN_BY[case.id]) if e.verdict == "refuted"}
-    assert refuting == SEEN_BY[case.id]
+    seen_by = SEEN_BY.get(name) or SEEN_BY[case.id]
+    refuting = {e.check for e in evidence_of(case.faulty, seen_by) if e.verdict == "refuted"}
+    assert refuting == seen_by
 
 
 @pytest.mark.parametrize("name", sorted({c.repaired.name for c in CASES.values()}))
@@ -44,6 +54,14 @@ def test_its_repaired_twin_is_not(name):
     repaired = next(c.repaired for c in CASES.values() if c.repaired.name == name)
     evidence = evidence_of(repaired)
     assert {e.verdict for e in evidence} == {"certified"}, [(e.test, e.verdict) for e in evidence]
+
+
+@pytest.mark.parametrize("name", MORE_FAULTS)
+def test_a_fault_of_the_round_is_refuted_exactly_and_by_sampling(name):
+    """The faults that are no controls are refuted at the smoke budget too, by the exact law and by sampled sequences."""
+    evidence = evidence_of(MORE_FAULTS[name].make(2), {"single_step", "sequence"})
+    assert {e.check for e in evidence if e.verdict == "refuted"} == {"single_step", "sequence"}
+    assert not [e.test for e in evidence if e.verdict not in ("refuted", "certified")]
 
 
 @pytest.mark.parametrize("name", ["C12_prompt_position", "C11_not_rolled_back"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from fault_pairs import CORNERS, corner, plain_pair, random_pairs, two_token_pai
 
 from specverify.exact import decoder_emission, emission, round_law
 from specverify.faults import cases
+from specverify.faults.decoders import Loop, Processed
 from specverify.laws import Array, Pair, TableModel, all_sequences, complete, first_difference, sequence_law
 from specverify.laws import total_variation as tv
 from specverify.subjects import Decoder, DecoderLike, Generated, Step, Verifier, load_subject, normalise_generated
@@ -22,8 +25,12 @@ EXACT_PAIRS = [
 ]
 DECODER_PAIRS = [two_token_pair(2), two_token_pair(1), *random_pairs(2, 2, (2,)), plain_pair(1), corner("disjoint", 1)]
 ROUND_TWINS = {c.repaired.name: c.repaired for c in cases.CASES.values() if isinstance(c.repaired, (Verifier, Step))}
-ONE_ROUND = [case for case in cases.CASES.values() if case.id in ("C01", "C02", "C03", "C10")]
-DECODERS = [case for case in cases.CASES.values() if isinstance(case.faulty, Decoder)]
+ONE_ROUND = [
+    case
+    for name, case in cases.CASES.items()
+    if case.id in ("C01", "C02", "C03", "C10") or name in ("C05_distribution_function", "C13_bonus_unwarped")
+]
+DECODERS = [case for case in cases.CASES.values() if isinstance(case.faulty, Decoder) and case.faulty.build is not None]
 
 
 def round_error(subject: Verifier | Step, pair: Pair) -> Array:
@@ -69,7 +76,8 @@ def _with_k(subject: Verifier | Step, k: int) -> Verifier | Step:
     """Return the subject for k draft tokens."""
     if isinstance(subject, Verifier):
         return subject
-    return Step(subject.name, lambda target, draft, prefix: cases.greedy_draft_declared(target, draft, prefix, k), k)
+    assert isinstance(subject.step, partial)
+    return Step(subject.name, partial(subject.step, k=k), k)
 
 
 @pytest.mark.parametrize("case", ONE_ROUND, ids=lambda case: case.faulty.name)
@@ -90,6 +98,64 @@ def test_negated_count_accepts_everything() -> None:
     pair = plain_pair(2)
     law = complete(round_law(cases.C02_all_accepted, pair), pair.target, 3, pair.prompt)
     np.testing.assert_allclose(law.sum(2), sequence_law(pair.draft, 2, pair.prompt), atol=TOLERANCE)
+
+
+def test_overwritten_q_is_read_by_the_rule() -> None:
+    """C05 judges with the cumulative q where q should be, in the acceptance and in the residual."""
+    pair = plain_pair(1)
+    p, q = pair.target.next_law(pair.prompt), pair.draft.next_law(pair.prompt)
+    told = q.cumsum()
+    left = np.maximum(p - told, 0)
+    kept = q * np.minimum(1, p / told)
+    expected = kept + (1 - kept.sum()) * (left / left.sum() if left.any() else p)
+    step = Step("C05", partial(cases.draft_by, k=1, choose=cases.drawn_in_place), 1)
+    law = complete(round_law(step, pair), pair.target, 1, pair.prompt)
+    np.testing.assert_allclose(law, expected, atol=TOLERANCE)
+
+
+def processed(table: TableModel, temperature: float, top_p: float) -> TableModel:
+    """Apply temperature and top-p to the laws of a table, row by row."""
+    laws = []
+    for law in table.laws:
+        warm = law ** (1 / temperature)
+        order = np.argsort(-warm, kind="stable")
+        likely = warm[order] / warm.sum()
+        kept = np.zeros_like(warm)
+        kept[order] = np.where(likely.cumsum() - likely < top_p, likely, 0)
+        laws.append(kept / kept.sum())
+    return TableModel(np.array(laws))
+
+
+@pytest.mark.parametrize("request_", [(0.6, 0.72), (1.0, 0.72), (0.6, 1.0), (1.0, 1.0)])
+def test_unprocessed_bonus_shows_unless_nothing_is_processed(request_: tuple[float, float]) -> None:
+    """C13's decoder follows the processed law but for its bonus tokens; at T = 1 without top-p there is no difference."""
+    pair = plain_pair(1)
+    target, draft = torch_models(pair)
+    right = sequence_law(processed(pair.target, *request_), 3, pair.prompt)
+    gaps = []
+    for bonus in (None, target):
+        loop = Loop(Processed(target, *request_), Processed(draft, *request_), 1, bonus=bonus)
+        law = np.zeros_like(right)
+        for tokens, mass in decoder_emission(loop, pair, 3, name="C13", max_batch=None).tokens.items():
+            law[tokens] += mass
+        gaps.append(tv(law, right))
+    assert gaps[0] <= TOLERANCE
+    assert (gaps[1] > 0.01) == (request_ != (1.0, 1.0))
+
+
+def test_unwarped_bonus_is_right_in_the_draft_positions() -> None:
+    """C13's bonus row alone is wrong: the first two tokens of K = 2 follow the target."""
+    gap = round_error(cases.C13_bonus_unwarped, plain_pair(2))
+    assert np.abs(gap.sum(2)).max() <= TOLERANCE
+    assert np.abs(gap).sum() / 2 > 0.01
+
+
+def test_residual_never_empty_emits_impossible_tokens() -> None:
+    """C20 gives a token with p = 0 a billionth of the rejections, which exact laws with zeros see and samples do not."""
+    pair = Pair(TableModel.from_weights([[0, 1, 1, 2]]), TableModel.from_weights([[0, 3, 1, 0]]), 1)
+    gap = round_error(cases.C20_residual_never_empty, pair)
+    assert 1e-10 < gap[0].sum() < 1e-8
+    assert np.abs(gap).max() < 1e-8
 
 
 def test_miscounted_acceptances_leave_the_tokens_right() -> None:
@@ -228,9 +294,11 @@ def test_cases_can_be_loaded_by_name(name: str) -> None:
 
 def test_every_case_has_a_summary_and_a_twin() -> None:
     """Cases carry what goes wrong and two subjects of the same kind; corners exist for the laws' tests."""
-    assert {case.id for case in cases.CASES.values()} == {"C01", "C02", "C03", "C10", "C11", "C12", "C15", "C16"}
+    known = ("C01", "C02", "C03", "C05", "C10", "C11", "C12", "C13", "C14", "C15", "C16", "C20")
+    assert tuple(dict.fromkeys(case.id for case in cases.CASES.values())) == known
     for case in cases.CASES.values():
         assert case.faulty.kind == case.repaired.kind
         assert case.faulty.name.startswith(case.id)
-        assert case.repaired.name == f"{case.id}_repaired"
+        assert case.repaired.name.startswith(case.id)
+        assert case.repaired.name.endswith("_repaired")
     assert CORNERS

@@ -13,7 +13,8 @@ from reference.noise import BatchNoise, Noise, RowNoise
 from reference.rules import RULES, rule_named
 from specverify.subjects import Verifier
 
-SAMPLED = ["token_rejection", "sample_and_match"]
+COINS = ["token_rejection", "block_verification", "one_hot_draft"]
+SAMPLED = ["sample_and_match", *COINS]
 V, K = 3, 2
 
 
@@ -55,7 +56,7 @@ def test_a_rule_file_says_what_it_is(name: str) -> None:
 
 def test_an_unknown_rule_lists_the_known() -> None:
     """Asking for a rule that is not there names those that are."""
-    with pytest.raises(ValueError, match="token_rejection, sample_and_match, greedy"):
+    with pytest.raises(ValueError, match="token_rejection, sample_and_match, block_verification, one_hot_draft, greedy"):
         rule_named("typical")
 
 
@@ -98,25 +99,27 @@ def test_shape_of_what_is_emitted(name: str, dtype: torch.dtype) -> None:
         assert block[count:] == [-1] * (K + 1 - count)
 
 
+@pytest.mark.parametrize("name", COINS)
 @pytest.mark.parametrize("u", [0.0, 1 - 2**-53])
-def test_extreme_uniforms_never_emit_the_impossible(u: float) -> None:
-    """At u = 0 and at the largest u, token rejection emits no token with p = 0, for every drafted block."""
+def test_extreme_uniforms_never_emit_the_impossible(u: float, name: str) -> None:
+    """At u = 0 and at the largest u, a rule that tosses coins emits no token with p = 0, for every drafted block."""
     p = torch.tensor([[0.0, 0.5, 0.5], [0.0, 1.0, 0.0], [0.25, 0.0, 0.75]], dtype=torch.float64)
     q = torch.tensor([[0.5, 0.25, 0.25], [0.5, 0.5, 0.0]], dtype=torch.float64)
     blocks = torch.tensor(list(itertools.product(range(V), repeat=K)))
     B = len(blocks)
-    found = rule_named("token_rejection").verify(blocks, q.expand(B, K, V), p.expand(B, K + 1, V), FixedNoise(u))
+    found = rule_named(name).verify(blocks, q.expand(B, K, V), p.expand(B, K + 1, V), FixedNoise(u))
     for block in found.rows():
         assert all(p[j, token] > 0 for j, token in enumerate(block))
 
 
+@pytest.mark.parametrize("name", COINS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_equal_laws_up_to_one_ulp(dtype: torch.dtype) -> None:
+def test_equal_laws_up_to_one_ulp(dtype: torch.dtype, name: str) -> None:
     """With q = p, and with q one ulp above p, even a forced rejection has no 0/0 and emits a possible token."""
     p = laws(5, 1, K + 1, V).to(dtype)
     for q in (p[:, :K], torch.nextafter(p[:, :K], torch.ones((), dtype=dtype))):
         tokens = torch.zeros(1, K, dtype=torch.int64)
-        found = rule_named("token_rejection").verify(tokens, q, p, FixedNoise(1.0))
+        found = rule_named(name).verify(tokens, q, p, FixedNoise(1.0))
         assert all(p[0, j, token] > 0 for j, token in enumerate(found.rows()[0]))
 
 
