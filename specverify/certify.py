@@ -71,6 +71,8 @@ def parts_of(subject: Subject) -> tuple[Part, ...]:
     """The parts of a decoder, then the subject itself."""
     own: tuple[Part, ...] = tuple(subject.parts) if isinstance(subject, Decoder) else ()
     names = [p.name for p in (*own, subject)]
+    if any(name.startswith(CONTROL) for name in names):
+        raise SubjectError(f"no part may be named {CONTROL}...: such names are kept for the known-bad rules")
     if len(set(names)) != len(names):
         raise SubjectError(f"the parts of {subject.name} need different names, got {', '.join(names)}")
     return (*own, subject)
@@ -167,7 +169,9 @@ class Runner:
             found = Found((OutcomeMeasurement("inconclusive", str(error)),))
         except SpecverifyError as error:
             found = self.failed(planned, str(error), getattr(error, "inputs", ""))
-        except Exception as error:
+        except (KeyboardInterrupt, _Alarm):
+            raise
+        except BaseException as error:
             found = self.failed(planned, f"raised {type(error).__name__}: {error}")
         return self.evidence(planned, found, alpha, time.perf_counter() - started)
 
@@ -343,6 +347,7 @@ def certify(
     Errors: SubjectError when it cannot be loaded; UsageError. Errors inside tests are evidence, not exceptions.
     """
     settings = settings or Settings()
+    out = None if out is None else out.resolve()
     plan = plan_for(subject if subject is not None else load_subject(spec), spec, settings)
     chosen = [p for p in plan.tests if only is None or only in p.test]
     if not chosen:

@@ -103,6 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SpecverifyError as error:
         say(f"specverify: {error}", sys.stderr)
         return 3 if isinstance(error, (SubjectError, CertificateError)) else USAGE_ERROR
+    except OSError as error:
+        say(f"specverify: {error.strerror or error}: {error.filename}", sys.stderr)
+        return USAGE_ERROR
     except KeyboardInterrupt:
         say("\nspecverify: interrupted; finished tests are kept, continue with --resume", sys.stderr)
         return 130
@@ -125,6 +128,8 @@ def _certify(options: argparse.Namespace) -> int:
     out = options.resume or options.out or run_folder(options.subject)
     if options.resume is not None and not options.resume.is_dir():
         raise UsageError(f"there is no run to resume in {options.resume}")
+    if options.resume is None and (out / "evidence.jsonl").exists():
+        raise UsageError(f"{out} holds a run; continue it with --resume {out}, or choose another --out")
     own = sum(p.expected == "certified" for p in plan.tests)
     say(
         f"{subject.name}: {own} tests and {len(plan.tests) - own} runs of known-bad rules, false-alarm budget {alpha:g}, "

@@ -507,7 +507,8 @@ def source_digest(subject: Subject) -> str:
     files: set[str] = set()
     for c in callables:
         inner = getattr(c, "func", c)
-        for thing in (inner, type(inner), *[x.cell_contents for x in getattr(inner, "__closure__", None) or ()]):
+        held = [x.cell_contents for x in getattr(inner, "__closure__", None) or ()]
+        for thing in (inner, type(inner), *held, *map(type, held)):
             try:
                 found = inspect.getsourcefile(thing)
             except (TypeError, ValueError):

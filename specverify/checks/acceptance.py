@@ -6,6 +6,7 @@ from specverify.checks.base import Context, Found, Part, Planned, Settings, Skip
 from specverify.checks.sampling import Sample, sample_decoder
 from specverify.checks.sequence import decoder_prompts
 from specverify.evidence.measurements import (
+    ROUNDING_AT_MOST,
     AnyMeasurement,
     BoundMeasurement,
     RateMeasurement,
@@ -43,7 +44,7 @@ def run(planned: Planned, context: Context) -> Found:
     for vocab_size, k in planned.params["sizes"]:
         pair = pair_for(context.part.facts.rule, named_pair(vocab_size, k))
         emitted = emission(part, pair)
-        slack = law_tolerance(part.facts.dtype, vocab_size, k + 1)
+        slack = min(law_tolerance(part.facts.dtype, vocab_size, k + 1), ROUNDING_AT_MOST)
         tail = [sum(m for t, m in emitted.tokens.items() if len(t) - 1 >= i) for i in range(1, k + 1)]
         where = f"V = {vocab_size}, K = {k}"
         found.append(BoundMeasurement(f"P(first draft accepted) against 1 - TV ({where})", tail[0], first_overlap(pair), slack))

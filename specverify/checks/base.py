@@ -49,8 +49,8 @@ class Settings:
     timeout: float = 300.0
 
     def __post_init__(self) -> None:
-        if self.timeout <= 0:
-            raise UsageError(f"the timeout must be a positive number of seconds, got {self.timeout}")
+        if not 0.01 <= self.timeout <= 1e6:
+            raise UsageError(f"the timeout must lie between 0.01 and a million seconds, got {self.timeout}")
 
 
 def budget_named(name: str) -> Budget:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,14 +66,26 @@ def _draw(laws: Array, rng: np.random.Generator) -> Ints:
     return tokens
 
 
-def sample_verifier(verifier: Verifier, pair: Pair, n: int, length: int, seed: int) -> Sample:
+SMALL_BATCHES = (1, 2, 3, 8, 64)
+"""Batch sizes of the small-batch test, in turn: code often takes another path there."""
+
+
+def _batches(n: int, most: int, small: bool) -> Iterator[int]:
+    """Sizes of the calls that make ``n`` rows in all."""
+    sizes = itertools.cycle([min(s, most) for s in SMALL_BATCHES] if small else [most])
+    while n > 0:
+        size = min(next(sizes), n)
+        yield size
+        n -= size
+
+
+def sample_verifier(verifier: Verifier, pair: Pair, n: int, length: int, seed: int, *, small: bool = False) -> Sample:
     """``n`` sequences of ``length`` tokens from a verifier used round after round, drafting from the pair's draft."""
     rng = stream(seed, "drafts")
     out = Sample()
-    rows = min(verifier.facts.max_batch or MOST_ROWS, MOST_ROWS)
     with seeded(derive(seed, "verifier")):
-        for start in range(0, n, rows):
-            _verifier_batch(verifier, pair, min(rows, n - start), length, rng, out)
+        for rows in _batches(n, min(verifier.facts.max_batch or MOST_ROWS, MOST_ROWS), small):
+            _verifier_batch(verifier, pair, rows, length, rng, out)
     return out
 
 
@@ -133,7 +146,15 @@ def sample_step(step: Step, pair: Pair, n: int, length: int, seed: int) -> Sampl
 
 
 def sample_decoder(
-    decoder: DecoderLike, prompts: Tensor, n: int, length: int, seed: int, *, name: str, max_batch: int | None
+    decoder: DecoderLike,
+    prompts: Tensor,
+    n: int,
+    length: int,
+    seed: int,
+    *,
+    name: str,
+    max_batch: int | None,
+    small: bool = False,
 ) -> list[Sample]:
     """About ``n`` sequences of ``length`` tokens in all, one :class:`Sample` per prompt (P, T).
 
@@ -142,12 +163,10 @@ def sample_decoder(
     """
     kinds = len(prompts)
     samples = [Sample(counts_known=False) for _ in range(kinds)]
-    rows = min(max_batch or 2048, 2048, max(n, 1))
     made = call = 0
     eos = getattr(decoder, "eos_id", None)
     with seeded(derive(seed, "decoder")):
-        while made < n:
-            batch = min(rows, n - made)
+        for batch in _batches(n, min(max_batch or 2048, 2048, max(n, 1)), small):
             kind = [(made + r) % kinds for r in range(batch)]
             call_seed = derive(seed, "call", call) % 2**31
             with naming_inputs(f"{name}.generate", prompts=prompts[kind], max_new_tokens=length, seed=call_seed):

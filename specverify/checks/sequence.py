@@ -49,6 +49,10 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
         if not isinstance(part, Step) and k <= (part.facts.max_k or k):
             params = {"v": v, "k": k, "length": n, "draws": draws, "seed": seed}
             tests.append(Planned(NAME, part.name, f"table models V{v}-K{k}, block rules", True, params))
+    if tests and part.facts.max_batch != 1 and not isinstance(part, Step):
+        v, k, n = sizes[0]
+        params = {"v": v, "k": k, "length": n, "draws": 3_000, "small": True}
+        tests.append(Planned(NAME, part.name, f"small batches V{v}-K{k}", True, params))
     if isinstance(part, Decoder) and part.open is not None:
         tests.append(
             Planned(
@@ -70,21 +74,23 @@ def run(planned: Planned, context: Context) -> Found:
     part, params = context.part, planned.params
     pair = pair_for(part.facts.rule, named_pair(params["v"], params["k"], seed=params.get("seed", 0)))
     target = rounded(pair.target, part.facts.dtype)
-    sample = _sample_part(part, pair, params["draws"], params["length"], context.seed)
+    sample = _sample_part(part, pair, params["draws"], params["length"], context.seed, small="small" in params)
     measurements = judge_sample(sample, table_laws(target, pair.prompt), params["length"])
     return Found((*measurements, coverage(sample)))
 
 
-def _sample_part(part: Part, pair: Pair, draws: int, length: int, seed: int) -> Sample:
+def _sample_part(part: Part, pair: Pair, draws: int, length: int, seed: int, *, small: bool) -> Sample:
     if isinstance(part, Decoder):
         assert part.build is not None
         decoder = part.build(*torch_models(pair, part.facts.torch_dtype), pair.k)
         prompts = torch.tensor([pair.prompt], dtype=torch.int64)
-        (sample,) = sample_decoder(decoder, prompts, draws, length, seed, name=part.name, max_batch=part.facts.max_batch)
+        (sample,) = sample_decoder(
+            decoder, prompts, draws, length, seed, name=part.name, max_batch=part.facts.max_batch, small=small
+        )
         return sample
     if isinstance(part, Step):
         return sample_step(part, pair, draws, length, seed)
-    return sample_verifier(part, pair, draws, length, seed)
+    return sample_verifier(part, pair, draws, length, seed, small=small)
 
 
 def coverage(sample: Sample) -> CoverageMeasurement:
@@ -203,12 +209,13 @@ def rank_cells(
 ) -> list[CellMeasurement]:
     """Where sampled tokens lie in the law that governed them: few cells over all prompts and positions, so much power.
 
-    With tokens ordered by p (and, where the draft's laws are known, by q/p) the number F(before x) + W p(x), W uniform, is
-    uniform and independent of the prefix under exactness. Tokens of probability 0 are left to the support check.
+    With tokens ordered by p, by id (which shows a lost part of the vocabulary) and, where the draft's laws are known, by q/p,
+    the number F(before x) + W p(x), W uniform, is uniform and independent of the prefix under exactness. Tokens of
+    probability 0 are left to the support check.
     """
     rng = stream(seed, "ranks")
     draft = getattr(decoder, "draft_log_probs", None)
-    counts = {"p": np.zeros(RANK_BINS, np.int64), **({"q/p": np.zeros(RANK_BINS, np.int64)} if draft is not None else {})}
+    counts = {order: np.zeros(RANK_BINS, np.int64) for order in ("p", "id", *(("q/p",) if draft is not None else ()))}
     start = prompts.shape[1]
     for prompt, sample in zip(prompts, samples, strict=True):
         if not sample.sequences:
@@ -221,7 +228,7 @@ def rank_cells(
                 live = ((block == eos).long().cumsum(1) - (block == eos).long()) == 0
             ids = torch.cat([prompt.repeat(len(block), 1), block.clamp(min=0)], 1)
             p = checked_log_probs(decoder.target_log_probs(ids), ids, decoder.vocab_size, name)[:, start - 1 : -1]
-            orders = {"p": p}
+            orders = {"p": p, "id": -torch.arange(p.shape[2], dtype=p.dtype).expand_as(p)}
             if draft is not None:
                 q = checked_log_probs(draft(ids), ids, decoder.vocab_size, name)[:, start - 1 : -1]
                 orders["q/p"] = (q.clamp(min=-1e30) - p.clamp(min=-1e30)).nan_to_num(0.0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.sampling import sample_decoder
-from specverify.checks.sequence import decoder_prompts
+from specverify.checks.sequence import decoder_prompts, rank_cells
 from specverify.evidence.measurements import AnyMeasurement, LawMeasurement, ViolationMeasurement
 from specverify.exact import decoder_emission
 from specverify.laws import Tokens
@@ -29,7 +29,7 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     if part.build is not None and takes_eos(part.build):
         tests.append(Planned(NAME, part.name, "table models", False))
     if part.open is not None:
-        tests.append(Planned(NAME, part.name, "own models", False, {"rows": min(settings.budget.single, 256), "length": 48}))
+        tests.append(Planned(NAME, part.name, "own models", True, {"rows": min(settings.budget.single, 256), "length": 48}))
     return tests or Skipped(NAME, part.name, "there is no open, and build takes no eos_id")
 
 
@@ -95,4 +95,12 @@ def _own_models(planned: Planned, context: Context) -> Found:
     sequences = [s for sample in samples for s in sample.sequences]
     bad = [s for s in sequences if eos is not None and after_eos(s, int(eos))]
     notes = () if eos is not None else ("the decoder declares no eos_id; only the number of tokens was checked",)
-    return Found((ViolationMeasurement(label, len(bad), len(sequences), str(list(bad[0])) if bad else ""),), None, notes)
+    ranks = rank_cells(decoder, prompts, samples, eos, context.part.name, context.seed)
+    return Found(
+        (
+            *ranks,
+            ViolationMeasurement(label, len(bad), len(sequences), str(list(bad[0])) if bad else ""),
+        ),
+        None,
+        notes,
+    )

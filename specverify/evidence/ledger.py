@@ -24,10 +24,10 @@ class Ledger:
 
     @classmethod
     def split(cls, alpha: float, statistical_tests: Iterable[str]) -> Ledger:
-        """Give every statistical test the same share of ``alpha``. Errors: UsageError when alpha is not in (0, 0.5]."""
-        if not 0 < alpha <= 0.5:
+        """Give every statistical test the same share of ``alpha``. Errors: UsageError when alpha is not in [1e-100, 0.5]."""
+        if not 1e-100 <= alpha <= 0.5:
             raise UsageError(
-                f"alpha is the false-alarm probability of the whole certificate and must lie in (0, 0.5], got {alpha}"
+                f"alpha is the false-alarm probability of the whole certificate and must lie in [1e-100, 0.5], got {alpha}"
             )
         names = list(statistical_tests)
         if len(set(names)) != len(names):

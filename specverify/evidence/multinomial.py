@@ -138,7 +138,7 @@ def detectable_tv(draws: int, dof: int, alpha: float) -> float:
 
     By Pinsker's inequality a law at distance TV has a divergence of at least 2 TV^2. Concentrated deviations show far earlier.
     """
-    if draws <= 0:
+    if draws <= 0 or dof <= 0:
         return 1.0
     return min(1.0, math.sqrt(draws_to_refute(1.0, dof, alpha) / draws / 2))
 

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from specverify.errors import OpaqueRandomness, PathBudgetExceeded, RowsCoupled, SpecverifyError
 
+MOST_DECISIONS = 1_000
+"""Decisions after which a path is taken to be endless."""
+
 
 @dataclass(frozen=True)
 class Item:
@@ -40,6 +43,11 @@ class Row:
     def decide(self, weights: Sequence[float]) -> int:
         """Take the branch to replay, else the first possible one, remembering the others. ``weights`` sum to 1."""
         at = len(self.decided)
+        if at >= MOST_DECISIONS:
+            raise OpaqueRandomness(
+                f"more than {MOST_DECISIONS} random decisions on one path: a loop that may go on for ever has infinitely many "
+                "paths; to be analysable, draw a bounded number of times"
+            )
         if at < len(self.item.decisions):
             choice = self.item.decisions[at]
             if choice >= len(weights) or weights[choice] <= 0:

@@ -79,6 +79,6 @@ def test_the_ledger_sums_to_its_total():
     assert ledger.spent == pytest.approx(1e-8, rel=1e-12)
     assert ledger.share("t3") == pytest.approx(1e-8 / 7)
     assert ledger.share("exact") == 0
-    for alpha in (0, -1, 0.6, float("nan")):
+    for alpha in (0, -1, 0.6, 1e-300, float("nan")):
         with pytest.raises(UsageError, match="alpha"):
             Ledger.split(alpha, ["a"])
