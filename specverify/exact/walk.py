@@ -18,7 +18,7 @@ from torch import Tensor
 
 from specverify.errors import OpaqueRandomness, PathBudgetExceeded, RowsCoupled, SpecverifyError
 
-MOST_DECISIONS = 1_000
+MOST_DECISIONS = 200
 """Decisions after which a path is taken to be endless."""
 
 

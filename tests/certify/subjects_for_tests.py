@@ -107,6 +107,42 @@ def says_too_much(draft_tokens, draft_probs, target_probs):
     return Emitted(tokens, counts, counts)
 
 
+def wrong_when(condition, name, **facts):
+    """A loop over rows that accepts every draft where ``condition(rows, k, vocab_size)`` holds, and is right elsewhere."""
+
+    def verify(draft_tokens, draft_probs, target_probs):
+        rows, k = draft_tokens.shape
+        out = []
+        for b in range(rows):
+            row = []
+            for j, x in enumerate(draft_tokens[b].tolist()):
+                u = torch.rand((), dtype=torch.float64)
+                if condition(rows, k, target_probs.shape[2]) or u * draft_probs[b, j, x] < target_probs[b, j, x]:
+                    row.append(x)
+                else:
+                    residual = (target_probs[b, j] - draft_probs[b, j]).clamp(min=0)
+                    row.append(int(torch.multinomial(residual if residual.sum() > 0 else target_probs[b, j], 1)))
+                    break
+            else:
+                row.append(int(torch.multinomial(target_probs[b, k], 1)))
+            out.append(row)
+        return out
+
+    return specverify.Verifier(name, verify, specverify.Facts(**facts))
+
+
+wrong_in_small_batches = wrong_when(lambda rows, k, v: 2 <= rows <= 64, "wrong_in_small_batches")
+wrong_in_bfloat16 = wrong_when(lambda rows, k, v: k == 1, "wrong_in_bfloat16", dtype="bfloat16")
+wrong_on_one_size = wrong_when(lambda rows, k, v: (k, v) == (3, 2), "wrong_on_one_size")
+right_loop = wrong_when(lambda rows, k, v: False, "right_loop")
+
+
+@specverify.verifier
+def leaves(draft_tokens, draft_probs, target_probs):
+    """Ends the interpreter, as far as it can."""
+    raise SystemExit(0)
+
+
 class TinyDecoder:
     """Samples from a fixed Markov law without any speculation: the simplest decoder that is exact."""
 

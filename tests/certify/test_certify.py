@@ -54,6 +54,10 @@ def test_an_exact_verifier_is_certified_with_all_controls_refuted(good_run):
         ("not_a_number", "error", "nan"),
         ("raises", "error", "first line second line"),
         ("says_too_much", "refuted", "reported accepted count"),
+        ("wrong_in_small_batches", "refuted", "small batches"),
+        ("wrong_in_bfloat16", "refuted", "refute it"),
+        ("wrong_on_one_size", "refuted", "generated pairs"),
+        ("leaves", "error", "SystemExit"),
     ],
 )
 def test_verdicts_of_verifiers(name, verdict, said, few_controls):
@@ -94,6 +98,12 @@ def test_randomness_outside_torch_falls_back_to_sampling(few_controls):
     assert {e.check for e in skipped} == {"single_step", "rounds", "acceptance"}
     assert "sampling alone" in skipped[0].notes[0]
     assert "more could not be put to it" in certificate.sentence()
+
+
+def test_a_right_rule_that_judges_rows_one_by_one_is_certified(few_controls):
+    """Draws that do not say which row they belong to are walked one path per call, and the verdict is the same."""
+    certificate = certify("x", SMOKE, subject=subjects.right_loop)
+    assert certificate.verdict == "certified", certificate.sentence()
 
 
 @pytest.mark.parametrize(
