@@ -20,7 +20,6 @@ from specverify.checks import CHECKS
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.errors import (
     OpaqueRandomness,
-    PathBudgetExceeded,
     SpecverifyError,
     SubjectError,
     SubjectTimeout,
@@ -28,10 +27,13 @@ from specverify.errors import (
 )
 from specverify.evidence.ledger import Ledger
 from specverify.evidence.measurements import OutcomeMeasurement
+from specverify.exact.walk import stopping_after
 from specverify.faults.catalogue import CATALOGUE
 from specverify.randomness import derive
 from specverify.subjects import Decoder, DecoderLike, Subject, load_subject, source_digest
 
+WALKING = 0.6
+"""Share of a test's time after which exact walks stop with what they have."""
 CONTROL = "fault:"
 CONTROL_DRAWS = 20_000
 """Sequences a control is sampled for at least: enough to refute each of them at the default budget many times over."""
@@ -161,12 +163,10 @@ class Runner:
             alpha = settings.alpha / max(len(self.plan.ledger.shares), 1)
         started = time.perf_counter()
         try:
-            with time_limit(settings.timeout):
+            with time_limit(settings.timeout), stopping_after(WALKING * settings.timeout):
                 found = self._found(planned, seed, alpha)
         except OpaqueRandomness as error:
             found = Found((OutcomeMeasurement("skipped", str(error)),), None, ("judged by sampling alone",))
-        except PathBudgetExceeded as error:
-            found = Found((OutcomeMeasurement("inconclusive", str(error)),))
         except SpecverifyError as error:
             found = self.failed(planned, str(error), getattr(error, "inputs", ""))
         except (KeyboardInterrupt, _Alarm):

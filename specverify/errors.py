@@ -33,10 +33,6 @@ class OpaqueRandomness(SpecverifyError):  # noqa: N818 - the name the documentat
     """
 
 
-class PathBudgetExceeded(SpecverifyError):  # noqa: N818 - named after the limit
-    """The exact engine met more paths than it was allowed to walk."""
-
-
 class RowsCoupled(SpecverifyError):  # noqa: N818 - named after what was found
     """Rows of a batch influence each other, so one path per row is not a sound way to walk them."""
 

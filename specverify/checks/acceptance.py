@@ -9,6 +9,7 @@ from specverify.evidence.measurements import (
     ROUNDING_AT_MOST,
     AnyMeasurement,
     BoundMeasurement,
+    OutcomeMeasurement,
     RateMeasurement,
     ViolationMeasurement,
     law_tolerance,
@@ -55,6 +56,10 @@ def run(planned: Planned, context: Context) -> Found:
         )
         worst = max((m.value - m.bound - m.tolerance for m in found[-2:] if isinstance(m, BoundMeasurement)), default=0.0)
         emitted.confirm_deviation(worst)
+        if emitted.unexplored > slack:
+            found.append(
+                OutcomeMeasurement("inconclusive", f"{emitted.why}; {emitted.unexplored:.3g} of the probability is left")
+            )
         if emitted.reported:
             off = sum(mass for (said, real), mass in emitted.reported.items() if said != real)
             found.append(BoundMeasurement(f"P(reported accepted count is not tokens emitted - 1) ({where})", off, 0.0, slack))

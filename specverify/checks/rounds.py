@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.explain import confirm_refutation, counterexample_from
-from specverify.errors import PathBudgetExceeded
-from specverify.evidence.measurements import LawMeasurement, OutcomeMeasurement
+from specverify.evidence.measurements import LawMeasurement
 from specverify.exact import Emission, decoder_emission, step_rounds, verifier_rounds
 from specverify.laws import Pair, Tokens
 from specverify.pairs import named_pair, pair_for
@@ -58,7 +57,7 @@ def rounds_emission(part: Part, pair: Pair, length: int) -> Emission:
 
 def run(planned: Planned, context: Context) -> Found:
     """Measure the joint law pair after pair; stop at the first that fails."""
-    measurements: list[LawMeasurement | OutcomeMeasurement] = []
+    measurements: list[LawMeasurement] = []
     notes: list[str] = []
     coupled = False
     for vocab_size, k, length in planned.params["sizes"]:
@@ -68,13 +67,9 @@ def run(planned: Planned, context: Context) -> Found:
             )
             continue
         pair = pair_for(context.part.facts.rule, named_pair(vocab_size, k))
-        try:
-            found = rounds_emission(context.part, pair, length)
-        except PathBudgetExceeded as error:
-            measurements.append(OutcomeMeasurement("inconclusive", str(error)))
-            continue
+        found = rounds_emission(context.part, pair, length)
         coupled = coupled or found.coupled is not None
-        measurement = LawMeasurement(pair, length, found.tokens, context.part.facts.dtype)
+        measurement = LawMeasurement(pair, length, found.tokens, context.part.facts.dtype, unexplored=found.unexplored)
         confirm_refutation(measurement, found)
         measurements.append(measurement)
         if measurement.judge(0).verdict == "refuted":

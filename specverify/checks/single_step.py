@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 
 import hypothesis
-import numpy as np
 from hypothesis import HealthCheck, Phase
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
@@ -50,7 +49,7 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
 def measure(part: Verifier | Step, pair: Pair, *, confirm: bool = True) -> tuple[LawMeasurement, dict[Tokens, float]]:
     """The law of one round on a pair, completed to K + 1 tokens, as a measurement; a deviation is confirmed by default."""
     found = emission(part, pair)
-    measurement = LawMeasurement(pair, pair.k + 1, found.tokens, part.facts.dtype)
+    measurement = LawMeasurement(pair, pair.k + 1, found.tokens, part.facts.dtype, unexplored=found.unexplored)
     if confirm:
         confirm_refutation(measurement, found)
     return measurement, found.tokens
@@ -111,7 +110,7 @@ def _generated(part: Verifier | Step, planned: Planned, context: Context) -> Fou
     max_k = part.k if isinstance(part, Step) else min(3, part.facts.max_k or 3)
     min_k = part.k if isinstance(part, Step) else 1
     max_vocab = 4 if max_k <= 3 and part.facts.max_batch != 1 else 3
-    largest = {"deviation": 0.0, "ratio": 0.0}
+    largest = {"ratio": 0.0}
     kept: dict[str, LawMeasurement] = {}
     broke: dict[str, SubjectError | None] = {}
 
@@ -123,12 +122,12 @@ def _generated(part: Verifier | Step, planned: Planned, context: Context) -> Fou
         except SubjectError as error:
             broke["failed"] = error
             return True
-        ours, right = measurement.laws()
-        deviation = float(np.abs(ours - right).max())
-        ratio = deviation / measurement.tolerance
+        ratio = measurement.deviation()[0] / measurement.tolerance
         if ratio >= largest["ratio"]:
-            largest.update(deviation=deviation, ratio=ratio)
+            largest["ratio"] = ratio
             kept["worst"] = measurement
+        if measurement.unexplored > measurement.tolerance:
+            kept["partial"] = measurement
         if ratio > 1:
             broke["failed"] = None
         return ratio > 1
@@ -146,7 +145,7 @@ def _generated(part: Verifier | Step, planned: Planned, context: Context) -> Fou
         summary = BoundMeasurement(
             f"largest deviation over {tried} generated pairs, in units of its tolerance", largest["ratio"], 1.0, 0.0
         )
-        return Found((summary, kept["worst"]))
+        return Found((summary, *kept.values()))
     failing = pair_for(part.facts.rule, failing)
     try:
         measurement, _ = measure(part, failing)

@@ -60,7 +60,8 @@ def run(planned: Planned, context: Context) -> Found:
     for vocab_size, k, length in SIZES:
         pair, eos = pair_for(part.facts.rule, named_pair(vocab_size, k)), vocab_size - 1
         decoder = part.build(*torch_models(pair, part.facts.torch_dtype), pair.k, eos_id=eos)
-        emitted = decoder_emission(decoder, pair, length, name=part.name, max_batch=1).tokens
+        found_law = decoder_emission(decoder, pair, length, name=part.name, max_batch=1)
+        emitted, left = found_law.tokens, found_law.unexplored
         bad = [tokens for tokens in emitted if after_eos(tokens, eos)]
         found.append(
             ViolationMeasurement(
@@ -74,7 +75,7 @@ def run(planned: Planned, context: Context) -> Found:
             padded = {tuple(eos if t == -1 else t for t in tokens): 0.0 for tokens in emitted}
             for tokens, mass in emitted.items():
                 padded[tuple(eos if t == -1 else t for t in tokens)] += mass
-            found.append(LawMeasurement(pair, length, padded, part.facts.dtype, eos))
+            found.append(LawMeasurement(pair, length, padded, part.facts.dtype, eos, left))
     return Found(tuple(found))
 
 

@@ -80,6 +80,7 @@ class LawMeasurement:
     """The exact law that code emitted on a pair, against the target law of ``length`` tokens.
 
     emitted: probability by token tuple. Shorter tuples are completed by the target. eos_id: tokens after it do not count.
+    unexplored: probability of the paths that were not walked; every probability found is then a lower bound.
     """
 
     pair: Pair
@@ -87,6 +88,7 @@ class LawMeasurement:
     emitted: Mapping[Tokens, float]
     dtype: str = "float64"
     eos_id: int | None = None
+    unexplored: float = 0.0
     kind = "law"
 
     def laws(self) -> tuple[Array, Array]:
@@ -104,15 +106,24 @@ class LawMeasurement:
         """Largest deviation that rounding explains."""
         return law_tolerance(self.dtype, self.pair.vocab_size, self.length)
 
+    def deviation(self) -> tuple[float, float]:
+        """Bounds (least, most) on the largest deviation of the probability of a sequence; equal when all was explored."""
+        ours, right = self.laws()
+        gap = ours - right
+        least = max(float(gap.max()), float(-gap.min()) - self.unexplored, 0.0)
+        return least, max(float(np.abs(gap).max()), float(np.abs(gap + self.unexplored).max()))
+
     def judge(self, alpha: float) -> Judgement:  # noqa: ARG002 - an exact law has no false alarms
-        """Refuted when a probability of a sequence deviates by more than rounding explains."""
+        """Refuted when a probability of a sequence deviates by more than rounding explains, whatever was not explored."""
+        if self.unexplored > self.tolerance:
+            return self._judge_part()
         ours, right = self.laws()
         worst_gap = float(np.abs(ours - right).max())
         distance = total_variation(ours, right)
         impossible = float(ours[right == 0].sum())
         numbers = {"deviation": worst_gap, "tolerance": self.tolerance, "tv": distance, "impossible": impossible}
         mass = float(sum(self.emitted.values()))
-        if abs(mass - 1) > self.tolerance:
+        if abs(mass + self.unexplored - 1) > self.tolerance:
             return Judgement("error", f"the explored paths have mass {mass:.12g}, not 1", numbers)
         largest = max(worst_gap, impossible)
         if ROUNDING_AT_MOST < largest <= self.tolerance:
@@ -123,6 +134,28 @@ class LawMeasurement:
             return Judgement("refuted", f"the law of {self.length} tokens is off by TV {distance:.4g}", numbers)
         return Judgement("certified", f"equal to the target law within {worst_gap:.1e}", numbers)
 
+    def _judge_part(self) -> Judgement:
+        """Verdict on a walk that was stopped."""
+        ours, right = self.laws()
+        least, most = self.deviation()
+        impossible = float(ours[right == 0].sum())
+        numbers = {
+            "deviation": least,
+            "deviation_at_most": most,
+            "tolerance": self.tolerance,
+            "tv": max(least, impossible),
+            "impossible": impossible,
+            "unexplored": self.unexplored,
+        }
+        seen = f"{1 - self.unexplored:.6f} of the probability was explored"
+        if max(least, impossible) > self.tolerance:
+            return Judgement("refuted", f"a sequence of {self.length} tokens is off by {least:.4g} at least ({seen})", numbers)
+        return Judgement(
+            "inconclusive",
+            f"{seen}: no sequence of {self.length} tokens is off by more than {most:.4g}; use a smaller V or K",
+            numbers,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Pair, length and emitted law, exactly."""
         return {
@@ -131,6 +164,7 @@ class LawMeasurement:
             "length": self.length,
             "dtype": self.dtype,
             "eos_id": self.eos_id,
+            "unexplored": self.unexplored,
             "emitted": [[list(tokens), mass] for tokens, mass in sorted(self.emitted.items())],
         }
 
@@ -348,7 +382,9 @@ def from_json(data: Mapping[str, Any]) -> AnyMeasurement:
         match data["kind"]:
             case "law":
                 emitted = {tuple(tokens): float(mass) for tokens, mass in rest["emitted"]}
-                return LawMeasurement(Pair.from_json(rest["pair"]), int(rest["length"]), emitted, rest["dtype"], rest["eos_id"])
+                pair, length = Pair.from_json(rest["pair"]), int(rest["length"])
+                left = float(rest.get("unexplored", 0.0))
+                return LawMeasurement(pair, length, emitted, rest["dtype"], rest["eos_id"], left)
             case "cells":
                 groups = tuple(
                     CellGroup(g["label"], tuple(g["counts"]), tuple(g["probs"]), tuple(g["names"])) for g in rest["groups"]

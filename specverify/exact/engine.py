@@ -10,7 +10,7 @@ import math
 import random
 import sys
 import zlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,9 @@ import numpy.random
 from torch import Tensor
 
 from specverify.errors import OpaqueRandomness, RowsCoupled, SpecverifyError, SubjectError
+from specverify.exact import elsewhere
+from specverify.exact.arrays import SymbolicArray
+from specverify.exact.elsewhere import ELSEWHERE, drawing_for, following, unseen
 from specverify.exact.interception import Interception
 from specverify.exact.symbolic import SymbolicNumber, SymbolicTensor
 from specverify.exact.walk import Batch, Explored, Item, Leaf, explore
@@ -34,21 +37,39 @@ class Law:
     pmf: dict[Any, float]
     paths: int
     calls: int
+    unexplored: float = 0.0
+    """Probability of the paths that were not walked; 0 unless the walk was stopped."""
 
     @property
     def mass(self) -> float:
-        """Sum of all probabilities; 1 up to rounding."""
+        """Sum of all probabilities found; with ``unexplored`` 1 up to rounding."""
         return float(sum(self.pmf.values()))
 
+    def deviation(self, right: Mapping[Any, float]) -> tuple[float, float]:
+        """Bounds (least, most) on the largest deviation of a probability from ``right``.
 
-def freeze(value: Any) -> Hashable:
-    """Make an outcome hashable: tensors, arrays and lists become nested tuples of numbers, NaN the word "nan"."""
-    if isinstance(value, (SymbolicTensor, SymbolicNumber)):
+        They are equal for a complete walk. Otherwise each probability lies between what was found and that plus
+        ``unexplored``, so that both bounds hold whatever the paths not walked return.
+        """
+        least, most = 0.0, self.unexplored
+        for outcome in {*self.pmf, *right}:
+            gap = self.pmf.get(outcome, 0.0) - right.get(outcome, 0.0)
+            least = max(least, gap, -gap - self.unexplored)
+            most = max(most, abs(gap), abs(gap + self.unexplored))
+        return least, most
+
+
+def freeze(value: Any, is_random: Callable[[Tensor], bool] = lambda _tensor: False) -> Hashable:
+    """Make an outcome hashable: tensors, arrays and lists become nested tuples of numbers, NaN the word "nan".
+
+    ``is_random`` tells whether random numbers were written into a tensor.
+    """
+    if isinstance(value, (SymbolicTensor, SymbolicNumber, SymbolicArray)) or (isinstance(value, Tensor) and is_random(value)):
         raise OpaqueRandomness("the code returned random numbers themselves; only what is decided by them has a finite law")
     if isinstance(value, (Tensor, numpy.ndarray, numpy.generic)):
         return freeze(value.tolist())
     if isinstance(value, (list, tuple)):
-        return tuple(freeze(v) for v in value)
+        return tuple(freeze(v, is_random) for v in value)
     if isinstance(value, float) and math.isnan(value):
         return "nan"
     if hasattr(value, "rows") and callable(value.rows):
@@ -63,11 +84,7 @@ def freeze(value: Any) -> Hashable:
 
 
 _FOREIGN = (random.Random, numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)
-_ELSEWHERE = (
-    "the code drew from Python's random or from numpy.random, which the exact engine does not follow; to be analysable, "
-    "draw with torch"
-)
-_STAND_IN = ("Symbolic", "doesn't have storage", "TorchScript interpreter")
+_STAND_IN = ("Symbolic", "doesn't have storage", "TorchScript interpreter", "vmap")
 """What messages of Python, torch, torch.func and TorchScript say when they met a stand-in for a random tensor."""
 
 
@@ -78,14 +95,14 @@ def walk_rows(
 
     A sample of the paths is walked again, alone and (with more than one row per call) among other batch-mates; a different
     outcome or weight means that rows influence each other, or that the code is not a function of its draws.
-    Errors: RowsCoupled (more than one row per call only), OpaqueRandomness, PathBudgetExceeded, and SubjectError when the
-    code raises.
+    A walk that was stopped says what is left. Errors: RowsCoupled (more than one row per call only), OpaqueRandomness, and
+    SubjectError when the code raises.
     """
 
     def call(batch: Batch) -> list[Hashable]:
         numbers = [row.item.problem for row in batch.rows]
         try:
-            with Interception(batch):
+            with Interception(batch) as interception, drawing_for(interception):
                 raw = run(numbers, batch)
         except SpecverifyError as error:
             if batch.refused is not None and error is not batch.refused:
@@ -103,24 +120,22 @@ def walk_rows(
             raise SubjectError(f"raised {type(error).__name__}: {error} (on a path of probability {weight:.3g})") from error
         if batch.refused is not None:
             raise batch.refused
-        outcomes = [freeze(outcome) for outcome in raw]
+        outcomes = [freeze(outcome, interception.fills.holds) for outcome in raw]
         if len(outcomes) != len(numbers):
             raise SubjectError(f"returned {len(outcomes)} outcomes for {len(numbers)} rows")
         return outcomes
 
-    elsewhere = _foreign_streams()
     try:
-        explored = explore(call, problems, rows=rows, max_paths=max_paths)
-        _walk_again(call, explored.leaves, rows)
+        with following():
+            explored = explore(call, problems, rows=rows, max_paths=max_paths)
+            _walk_again(call, explored.leaves, rows)
     except RowsCoupled as error:
         if rows > 1:
             raise
         raise OpaqueRandomness(
-            f"the code is not a function of what it draws from torch ({error}); it keeps state between calls, or draws random "
-            "numbers by other means; to be analysable, draw with torch and start every call afresh"
+            f"the code is not a function of what it draws ({error}); it keeps state between calls, or draws random numbers by "
+            "means that the exact engine does not see; to be analysable, draw with torch and start every call afresh"
         ) from None
-    if _foreign_streams() != elsewhere:
-        raise OpaqueRandomness(_ELSEWHERE)
     return replace(explored, confirm=partial(_confirm, call, explored.leaves, rows))
 
 
@@ -128,39 +143,35 @@ def _confirm(call: Callable[[Batch], list[Hashable]], leaves: list[Leaf], rows: 
     """Walk paths again, drawn by probability. Hidden randomness that moves mass d goes unseen with chance (1-d)^walks."""
     chosen = random.Random(walks).choices(leaves, [leaf.weight for leaf in leaves], k=walks)
     try:
-        try:
-            for start in range(0, walks, rows):
-                _compare(call, chosen[start : start + rows])
-        except RowsCoupled:
-            if rows == 1:
-                raise
-            for leaf in chosen[:512]:  # rows that influence each other are no sign of hidden randomness: ask each alone
-                _compare(call, [leaf])
+        with following():
+            try:
+                for start in range(0, walks, rows):
+                    _compare(call, chosen[start : start + rows])
+            except RowsCoupled:
+                if rows == 1:
+                    raise
+                for leaf in chosen[:512]:  # rows that influence each other are no sign of hidden randomness: ask each alone
+                    _compare(call, [leaf])
     except RowsCoupled as error:
         raise OpaqueRandomness(
-            f"the code is not a function of what it draws from torch ({error}); it draws random numbers by other means; "
-            "to be analysable, draw with torch"
+            f"the code is not a function of what it draws ({error}); it draws random numbers by means that the exact engine "
+            "does not see; to be analysable, draw with torch"
         ) from None
 
 
-def _foreign_streams() -> tuple[Any, ...]:
-    """States of the streams that other libraries draw from."""
-    state = numpy.random.get_state(legacy=False)  # noqa: NPY002 - the legacy stream is the one that is watched
-    return random.getstate(), repr(state)
-
-
 @contextmanager
-def _watching_other_libraries() -> Iterator[None]:
-    """Refuse code that calls Python's generators, the system's or a new one of numpy's, however seldom it matters.
-
-    Methods of a numpy Generator made before cannot be seen here; walking again shows them only where outcomes change.
+def _watching() -> Iterator[None]:
+    """Refuse code that calls the system's generator, or numpy's or Python's in a way that is not followed, however seldom it
+    matters.
     """
     seen: list[str] = []
 
-    def look(_frame: Any, event: str, called: Any) -> None:
-        if event != "c_call" or called.__name__ in ("getstate", "get_state", "seed"):
+    def look(frame: Any, event: str, called: Any) -> None:
+        if event != "c_call" or called.__name__ in ("getstate", "get_state", "seed", "setstate", "set_state"):
             return
-        if isinstance(getattr(called, "__self__", None), _FOREIGN) or called.__name__ in ("urandom", "default_rng"):
+        if frame.f_code.co_filename == elsewhere.__file__ or frame.f_code.co_filename.endswith("secrets.py"):
+            return
+        if isinstance(getattr(called, "__self__", None), _FOREIGN) or called.__name__ == "urandom":
             seen.append(called.__name__)
 
     before = sys.getprofile()
@@ -170,7 +181,7 @@ def _watching_other_libraries() -> Iterator[None]:
     finally:
         sys.setprofile(before)
     if seen:
-        raise OpaqueRandomness(_ELSEWHERE + f" (it called {seen[0]!r})")
+        raise OpaqueRandomness(ELSEWHERE + f" (it called {seen[0]!r})")
 
 
 def _mixed(leaves: list[Leaf]) -> list[Leaf]:
@@ -179,28 +190,32 @@ def _mixed(leaves: list[Leaf]) -> list[Leaf]:
     return [leaves[i] for i in sorted(range(len(leaves)), key=rank.__getitem__)]
 
 
-def _walk_again(call: Callable[[Batch], list[Hashable]], leaves: list[Leaf], rows: int, sample: int = 32) -> None:
-    """Walk paths once more. Errors: RowsCoupled when one comes out differently.
+def _walk_again(call: Callable[[Batch], list[Hashable]], leaves: list[Leaf], rows: int) -> None:
+    """Walk paths once more. Errors: RowsCoupled when one comes out differently; OpaqueRandomness.
 
-    ``sample`` calls of one path each, repeating paths where there are fewer; with more than one row per call also up to
-    ``sample`` / 2 calls of full batches. The order has nothing to do with that of the first walk, so that counters show.
+    32 calls of one path each, repeating paths where there are fewer; with more than one row per call 8 of them and up to 16
+    calls of full batches. The order has nothing to do with that of the first walk, so that counters show.
     """
-    step = max(1, len(leaves) // sample)
-    spread = leaves[::step][:sample]
-    alone = [spread[i % len(spread)] for i in range(sample)]
-    batches = [[leaf] for leaf in _mixed(alone)]
+    sample = 32 if rows == 1 else 8
+    spread = leaves[:: max(1, len(leaves) // sample)][:sample]
+    again = [[leaf] for leaf in _mixed([spread[i % len(spread)] for i in range(sample)])]
     if rows > 1:
-        step = max(1, len(leaves) // (rows * sample // 2))
-        mixed = _mixed(leaves[::step][: rows * sample // 2])
-        batches += [mixed[i : i + rows] for i in range(0, len(mixed), rows)]
-    for again in batches:
-        _compare(call, again)
+        step = max(1, len(leaves) // (rows * 16))
+        mixed = _mixed(leaves[::step][: rows * 16])
+        mixed = [mixed[i % len(mixed)] for i in range(max(len(mixed), 64))]
+        again += [mixed[i : i + rows] for i in range(0, len(mixed), rows)]
+    before = unseen()
+    for batch in again:
+        _compare(call, batch)
+    after = unseen()
+    if any(after.get(i, state) != state for i, state in before.items()):
+        raise OpaqueRandomness(ELSEWHERE + " (a numpy generator that is kept in an object or a closure was drawn from)")
 
 
 def _compare(call: Callable[[Batch], list[Hashable]], again: Sequence[Leaf]) -> None:
     """Walk these paths in one call. Errors: RowsCoupled when one comes out differently from before."""
     batch = Batch([Item(leaf.problem, leaf.decisions, leaf.weight) for leaf in again])
-    with _watching_other_libraries():
+    with _watching():
         outcomes = call(batch)
     for leaf, row, outcome in zip(again, batch.rows, outcomes, strict=True):
         if outcome != leaf.outcome or tuple(row.decided) != leaf.decisions:
@@ -211,11 +226,12 @@ def induced_law(run: Callable[[], Any], *, max_paths: int = DEFAULT_MAX_PATHS) -
     """Exact law of what ``run()`` returns, over everything torch draws in it.
 
     ``run`` takes no argument, must not keep state between calls, and returns tensors, lists, tuples or numbers. The
-    probabilities are products of conditional probabilities in float64. Errors: OpaqueRandomness naming the operation and
-    line when a random number is used in a way that cannot be followed; PathBudgetExceeded; SubjectError when it raises.
+    probabilities are products of conditional probabilities in float64. After ``max_paths`` paths, the likeliest first, the
+    walk stops: ``unexplored`` is then what is left and :meth:`Law.deviation` gives bounds. Errors: OpaqueRandomness naming the
+    operation and line when a random number is used in a way that cannot be followed; SubjectError when it raises.
     """
     explored = walk_rows(lambda _numbers, _batch: [run()], 1, rows=1, max_paths=max_paths)
     pmf: dict[Any, float] = {}
     for leaf in explored.leaves:
         pmf[leaf.outcome] = pmf.get(leaf.outcome, 0.0) + leaf.weight
-    return Law(pmf, len(explored.leaves), explored.calls)
+    return Law(pmf, len(explored.leaves), explored.calls, explored.left[0])

@@ -28,6 +28,7 @@ class Emission:
 
     tokens: probability by token tuple. reported: joint probability of (accepted count reported, tokens emitted - 1), empty
     when the subject reports nothing. coupled: why one path per row was not possible, when it was tried and given up.
+    unexplored: probability of the paths that were not walked, 0 unless the walk was stopped, and why it was.
     confirm(n) walks n paths again and raises OpaqueRandomness when one comes out differently: before a refutation is
     believed, it must be ruled out that the code drew random numbers that the engine does not know.
     """
@@ -37,6 +38,8 @@ class Emission:
     paths: int
     calls: int
     coupled: str | None = None
+    unexplored: float = 0.0
+    why: str = ""
     confirm: Callable[[int], None] = lambda _walks: None
 
     def confirm_deviation(self, deviation: float) -> None:
@@ -64,7 +67,8 @@ def _collect(run: Callable[[list[int], Batch], Sequence[Any]], weights: Sequence
         if accepted is not None:
             key = (accepted, len(emitted) - 1)
             reported[key] = reported.get(key, 0.0) + mass
-    return Emission(tokens, reported, len(explored.leaves), explored.calls, coupled, explored.confirm)
+    left = sum(x * w for x, w in zip(explored.left, weights, strict=True))
+    return Emission(tokens, reported, len(explored.leaves), explored.calls, coupled, left, explored.why, explored.confirm)
 
 
 def _rows_for(max_batch: int | None) -> int:

@@ -1,28 +1,49 @@
-"""Which outcomes can randomness have? Depth-first walk over all of them, by replaying prefixes of decisions.
+"""Which outcomes can randomness have? A walk over all of them, the likeliest first, by replaying prefixes of decisions.
 
 A *path* is one sequence of decisions, each with its conditional probability; the walk calls the code once per path, or,
 when the code works on batches, once per batch of paths with one path per row. Zero-probability branches are never run.
+Their number grows as V^K. A walk may be stopped at any time: what is left then has a known probability.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from specverify.errors import OpaqueRandomness, PathBudgetExceeded, RowsCoupled, SpecverifyError
+from specverify.errors import OpaqueRandomness, RowsCoupled, SpecverifyError
+from specverify.exact.races import MOST_LAST, again_law, first_law, last_law
 
-MOST_DECISIONS = 200
+MOST_DECISIONS = 2000
 """Decisions after which a path is taken to be endless."""
+NEGLIGIBLE = 2.0**-80
+"""Probability of all that is left of one problem below which the walk is complete: a loop that redraws until it accepts has
+paths of any length, whose probabilities fall geometrically."""
+
+_deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 
 
-@dataclass(frozen=True)
+@contextmanager
+def stopping_after(seconds: float) -> Iterator[None]:
+    """Within, walks stop after that many seconds from now, with what they have."""
+    token = _deadline.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """Work left to do: the decisions that lead to an unexplored branch of one problem, and the branch's probability."""
 
@@ -31,7 +52,7 @@ class Item:
     weight: float
 
 
-@dataclass
+@dataclass(slots=True)
 class Row:
     """One path under way: what it must replay, what it has decided, and the branches it passed by."""
 
@@ -43,26 +64,29 @@ class Row:
     def decide(self, weights: Sequence[float]) -> int:
         """Take the branch to replay, else the first possible one, remembering the others. ``weights`` sum to 1."""
         at = len(self.decided)
-        if at >= MOST_DECISIONS:
-            raise OpaqueRandomness(
-                f"more than {MOST_DECISIONS} random decisions on one path: a loop that may go on for ever has infinitely many "
-                "paths; to be analysable, draw a bounded number of times"
-            )
-        if at < len(self.item.decisions):
-            choice = self.item.decisions[at]
+        replay = self.item.decisions
+        if at < len(replay):
+            choice = replay[at]
             if choice >= len(weights) or weights[choice] <= 0:
                 raise RowsCoupled(
                     "the same decisions led to a different place the second time: the code keeps state between calls, "
                     "or its rows influence each other"
                 )
         else:
+            if at >= MOST_DECISIONS:
+                raise OpaqueRandomness(
+                    f"more than {MOST_DECISIONS} random decisions on one path: a loop that may go on for ever; to be "
+                    "analysable, draw a bounded number of times"
+                )
             possible = [i for i, w in enumerate(weights) if w > 0]
             choice = possible[0]
-            head = tuple(self.decided)
-            self.siblings.extend(Item(self.item.problem, (*head, i), self.weight * weights[i]) for i in possible[:0:-1])
+            if len(possible) > 1:
+                head = tuple(self.decided)
+                for i in possible[:0:-1]:
+                    self.siblings.append(Item(self.item.problem, (*head, i), self.weight * weights[i]))
         self.decided.append(choice)
         self.weight *= weights[choice]
-        if len(self.decided) == len(self.item.decisions) and not math.isclose(self.weight, self.item.weight, rel_tol=1e-5):
+        if at + 1 == len(replay) and not math.isclose(self.weight, self.item.weight, rel_tol=1e-5):
             raise RowsCoupled(
                 f"replayed decisions have probability {self.weight:.9g}, were {self.item.weight:.9g}: the code keeps state "
                 "between calls, or its rows influence each other"
@@ -70,8 +94,18 @@ class Row:
         return choice
 
 
+@dataclass
+class _Race:
+    """A race that was run: the rates of its clocks, who won, and whether the clocks may run once more."""
+
+    rates: dict[int, float]
+    winner: int
+    side: int
+    spent: bool = False
+
+
 class Batch:
-    """The rows of one call, their atoms, and the numbers each random stream has handed out (the Decider of the tensors)."""
+    """The rows of one call, their atoms, and what is known of them (the Decider of the tensors)."""
 
     def __init__(self, items: Sequence[Item]) -> None:
         self.rows = [Row(item) for item in items]
@@ -79,6 +113,7 @@ class Batch:
         self.low: list[float] = []
         self.high: list[float] = []
         self.owner: list[int] = []
+        self.raced: dict[int, _Race] = {}
         self.closed = False
         self.refused: SpecverifyError | None = None
 
@@ -100,30 +135,38 @@ class Batch:
         return torch.arange(start, len(self.low))
 
     def below(self, atoms: Tensor, thresholds: Tensor) -> Tensor:
-        """Decide ``u < threshold`` elementwise (see :class:`specverify.exact.symbolic.Decider`)."""
-        self._check_owners(atoms)
+        """Decide ``u < threshold`` elementwise (see :class:`specverify.exact.tensor.Decider`)."""
+        self.check_rows(atoms)
+        lows, highs, rows, owner = self.low, self.high, self.rows, self.owner
         answers = []
         for atom, t in zip(atoms.reshape(-1).tolist(), thresholds.reshape(-1).tolist(), strict=True):
-            low, high = self.low[atom], self.high[atom]
+            if t == math.inf or t == -math.inf:  # whatever the number is, also where there is none
+                answers.append(t > 0)
+                continue
+            low, high = lows[atom], highs[atom]
             if t >= high:
                 answers.append(True)
             elif t <= low:
                 answers.append(False)
             else:
+                if atom in self.raced:
+                    self._refuse_raced()
                 share = (t - low) / (high - low)
-                answer = self.rows[self.owner[atom]].decide((share, 1.0 - share)) == 0
+                answer = rows[owner[atom]].decide((share, 1.0 - share)) == 0
                 if answer:
-                    self.high[atom] = t
+                    highs[atom] = t
                 else:
-                    self.low[atom] = t
+                    lows[atom] = t
                 answers.append(answer)
         return torch.tensor(answers, dtype=torch.bool).reshape(atoms.shape)
 
     def bin_of(self, atoms: Tensor, edges: Tensor) -> Tensor:
-        """Decide how many ascending edges lie at or below each atom (see :class:`specverify.exact.symbolic.Decider`)."""
-        self._check_owners(atoms)
+        """Decide how many ascending edges lie at or below each atom (see :class:`specverify.exact.tensor.Decider`)."""
+        self.check_rows(atoms)
         answers = []
         for atom, row_edges in zip(atoms.reshape(-1).tolist(), edges.tolist(), strict=True):
+            if atom in self.raced:
+                self._refuse_raced()
             low, high = self.low[atom], self.high[atom]
             cuts = [low, *[min(max(e, low), high) for e in row_edges], high]
             widths = [(b - a) / (high - low) for a, b in itertools.pairwise(cuts)]
@@ -132,7 +175,62 @@ class Batch:
             answers.append(choice)
         return torch.tensor(answers, dtype=torch.int64).reshape(atoms.shape)
 
-    def _check_owners(self, atoms: Tensor) -> None:
+    def race(self, atoms: Sequence[int], rates: Sequence[float], *, last: bool, side: int) -> int:
+        """Decide which clock rings first, or last (see :class:`specverify.exact.tensor.Decider`). Rates are positive."""
+        if len(atoms) == 1:
+            return 0
+        owners = {self.owner[atom] for atom in atoms}
+        if len(owners) > 1:
+            raise RowsCoupled("random numbers of several rows race with each other")
+        if len(set(atoms)) < len(atoms):
+            self._refuse("the same random number takes part in a race twice")
+        if any(self.low[atom] > 0 or self.high[atom] < 1 for atom in atoms):
+            self._refuse("random numbers race that were compared with thresholds before")
+        law = self._race_law(atoms, np.asarray(rates), last, side)
+        if isinstance(law, int):
+            return law
+        choice = self.rows[owners.pop()].decide(law.tolist())
+        spent = last or any(atom in self.raced for atom in atoms)
+        race = _Race(dict(zip(atoms, rates, strict=True)), atoms[choice], side, spent)
+        before = next((self.raced[atom] for atom in atoms if atom in self.raced), None)
+        if before is not None:
+            before.spent = True
+        self.raced.update(dict.fromkeys(atoms, race))
+        return choice
+
+    def note_race(self, rates: dict[int, float], winner: int) -> None:
+        """Note that fresh clocks ran a race in which ``winner`` rang first."""
+        self.raced.update(dict.fromkeys(rates, _Race(rates, winner, 0)))
+
+    def _race_law(self, atoms: Sequence[int], rates: np.ndarray[Any, Any], last: bool, side: int) -> Any:
+        """Law (n,) of the winner's place given the races before, or the place itself where it is certain."""
+        known = {id(self.raced[atom]): self.raced[atom] for atom in atoms if atom in self.raced}
+        if not known:
+            if last and len(rates) > MOST_LAST:
+                self._refuse(f"the largest of more than {MOST_LAST} exponentials is looked for")
+            return last_law(rates) if last else first_law(rates)
+        before = next(iter(known.values()))
+        if not last and len(known) == 1 and before.side == side and _same_race(before.rates, atoms, rates):
+            return atoms.index(before.winner)
+        if last or len(known) > 1 or before.spent or before.side != side:
+            self._refuse("the noise of a race is used for a third race, or by two races at once")
+        clocks = [*before.rates, *(a for a in atoms if a not in before.rates)]
+        law = again_law(
+            np.array([before.rates.get(a, 0.0) for a in clocks]),
+            clocks.index(before.winner),
+            np.array([dict(zip(atoms, rates.tolist(), strict=True)).get(a, 0.0) for a in clocks]),
+        )
+        return law[[clocks.index(a) for a in atoms]] / law.sum()
+
+    def _refuse(self, what: str) -> None:
+        from specverify.exact.tensor import opaque
+
+        raise opaque(what + ",", "draw fresh noise for every choice")
+
+    def _refuse_raced(self) -> None:
+        self._refuse("a comparison of the noise of a race with a threshold,")
+
+    def check_rows(self, atoms: Tensor) -> None:
         """Refuse numbers kept from an earlier call, and numbers that do not belong to the row where they are used."""
         if self.closed:
             raise OpaqueRandomness(
@@ -145,13 +243,21 @@ class Batch:
                 f"a random number is compared in a shape {tuple(atoms.shape)} that has no row for each of "
                 f"{len(self.active)} paths"
             )
-        owners = torch.tensor(self.owner)[atoms]
-        rows = torch.tensor(self.active).reshape(-1, *[1] * (atoms.dim() - 1))
-        if not bool((owners == rows).all()):
+        used = atoms.reshape(len(self.active), -1).numpy()
+        owners = np.asarray(self.owner)[used]
+        if not ((owners == np.asarray(self.active)[:, None]) | (used < 0)).all():
             raise RowsCoupled("a row uses random numbers of another row")
 
 
-@dataclass(frozen=True)
+def _same_race(first: dict[int, float], atoms: Sequence[int], rates: np.ndarray[Any, Any]) -> bool:
+    """Whether a race has the clocks and, up to a factor, the rates of an earlier one: then it has the same winner."""
+    if set(first) != set(atoms):
+        return False
+    ratios = rates / np.array([first[atom] for atom in atoms])
+    return bool(np.ptp(ratios) <= 1e-12 * ratios[0])
+
+
+@dataclass(frozen=True, slots=True)
 class Leaf:
     """A finished path."""
 
@@ -163,31 +269,37 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Explored:
-    """Every path of every problem, and how many calls it took."""
+    """Every path of every problem that was walked, how many calls it took, and the probability left in each problem."""
 
     leaves: list[Leaf]
     calls: int
+    left: list[float] = field(default_factory=list)
+    why: str = ""
+    """Why the walk stopped before its end."""
     confirm: Callable[[int], None] = lambda _walks: None
     """Walk that many paths once more, drawn by their probability; OpaqueRandomness when one comes out differently."""
 
 
 def explore(call: Callable[[Batch], Sequence[Hashable]], problems: int, *, rows: int, max_paths: int) -> Explored:
-    """Walk all paths of ``problems`` separate problems with up to ``rows`` paths per call.
+    """Walk the paths of ``problems`` separate problems with up to ``rows`` paths per call, likely ones first.
 
-    ``call(batch)`` runs the code once for the rows of the batch and returns an outcome per row. Errors: PathBudgetExceeded
-    after ``max_paths`` paths, with the probability mass explored so far.
+    ``call(batch)`` runs the code once for the rows of the batch and returns an outcome per row. The walk ends when nothing
+    but ``NEGLIGIBLE`` probability is left, after ``max_paths`` paths, or when time is up; the rest is in ``left``.
     """
-    pending = [Item(problem, (), 1.0) for problem in range(problems)]
+    order = itertools.count()
+    pending = [(-1.0, next(order), Item(problem, (), 1.0)) for problem in range(problems)]
+    left = [1.0] * problems
     leaves: list[Leaf] = []
     calls = 0
-    while pending:
+    why = ""
+    while pending and -pending[0][0] * len(pending) > NEGLIGIBLE:
         if len(leaves) >= max_paths:
-            explored = sum(leaf.weight for leaf in leaves) / problems
-            raise PathBudgetExceeded(
-                f"walked {len(leaves)} paths and {explored:.6f} of the probability mass, and more remain; "
-                "use a smaller K or V, or raise max_paths"
-            )
-        items, pending = pending[-rows:], pending[:-rows]
+            why = f"max_paths = {max_paths} paths were walked"
+        elif time.monotonic() > _deadline.get():
+            why = "the time for this law was up"
+        if why:
+            break
+        items = [heapq.heappop(pending)[2] for _ in range(min(rows, len(pending), max_paths - len(leaves)))]
         batch = Batch(items)
         outcomes = call(batch)
         calls += 1
@@ -195,5 +307,8 @@ def explore(call: Callable[[Batch], Sequence[Hashable]], problems: int, *, rows:
             if len(row.decided) < len(row.item.decisions):
                 raise RowsCoupled("a path ended before all its decisions were replayed: the code keeps state between calls")
             leaves.append(Leaf(row.item.problem, tuple(row.decided), row.weight, outcome))
-            pending.extend(row.siblings)
-    return Explored(leaves, calls)
+            left[row.item.problem] -= row.weight
+            for item in row.siblings:
+                heapq.heappush(pending, (-item.weight, next(order), item))
+    # What is left by subtraction is good to rounding; after a complete walk nothing is left.
+    return Explored(leaves, calls, [max(x, 0.0) if why else 0.0 for x in left], why)

@@ -1,0 +1,184 @@
+"""What does arithmetic do to random numbers? Monotone maps are remembered, and inverted when the number is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specverify.exact.chains import evaluate, insist_on_positive
+from specverify.exact.shaping import widened
+from specverify.exact.tensor import Handler, Link, SymbolicTensor, opaque
+
+MAPS = frozenset(
+    {
+        "mul", "multiply", "add", "sub", "subtract", "rsub", "div", "divide", "true_divide", "truediv", "log", "neg",
+        "negative", "exp", "clamp", "clip", "clamp_min", "clamp_max", "radd", "rmul", "log1p", "rdiv", "rtruediv",
+        "reciprocal", "pow", "sqrt", "square", "maximum", "minimum",
+    }
+)  # fmt: skip
+_MEANS = {
+    "multiply": "mul", "rmul": "mul", "radd": "add", "subtract": "sub", "divide": "div", "truediv": "div",
+    "true_divide": "div", "rtruediv": "rdiv", "negative": "neg", "clip": "clamp", "maximum": "clamp_min",
+    "minimum": "clamp_max",
+}  # fmt: skip
+_REVERSED = {"sub": "rsub", "div": "rdiv", "rsub": "sub", "rdiv": "div"}
+_COMMUTE = ("add", "mul", "clamp_min", "clamp_max")
+
+
+def operand(source: SymbolicTensor, value: Any) -> tuple[SymbolicTensor, Tensor | float]:
+    """Broadcast a symbolic tensor and a number or tensor against each other; the operand comes back in float64."""
+    if isinstance(value, SymbolicTensor):
+        raise opaque("arithmetic between random numbers")
+    if isinstance(value, (int, float)):
+        return source, float(value)
+    given = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+    if given.is_complex():
+        raise opaque("complex arithmetic")
+    given = given.detach().to("cpu", torch.float64)
+    if given.dim() == 0:
+        return source, float(given)
+    if given.shape == source.atoms.shape:
+        return source, given.contiguous()
+    shape = torch.Size(np.broadcast_shapes(source.atoms.shape, given.shape))
+    return widened(source, shape), given.expand(shape).contiguous()
+
+
+def map_(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTensor:
+    """Elementwise increasing or decreasing maps: remembered, inverted at the comparison."""
+    name = _MEANS.get(name, name)
+    if kwargs.get("alpha", 1) != 1 or "out" in kwargs or kwargs.get("rounding_mode") is not None:
+        raise opaque(f"torch operation {name!r} with {sorted(kwargs)}")
+    source, rest = args[0], args[1:]
+    if not isinstance(source, SymbolicTensor):  # number op random
+        if len(args) < 2 or not isinstance(args[1], SymbolicTensor) or not (name in _REVERSED or name in _COMMUTE):
+            raise opaque(f"torch operation {name!r} with a random number as its operand")
+        source, rest, name = args[1], (args[0],), _REVERSED.get(name, name)
+    if name == "clamp":
+        return _clamp(source, rest, kwargs)
+    if name in _UNARY:
+        return _UNARY[name](source)
+    value = rest[0] if rest else kwargs.get("other", kwargs.get("exponent", kwargs.get("min", kwargs.get("max"))))
+    return binary(name, source, value)
+
+
+def _log(source: SymbolicTensor) -> SymbolicTensor:
+    insist_on_positive(source.chain, source.atoms.dim(), "the logarithm of")
+    return source.mapped(Link("log"))
+
+
+_UNARY = {
+    "log": _log,
+    "exp": lambda source: source.mapped(Link("exp")),
+    "neg": lambda source: source.mapped(Link("mul", -1.0)),
+    "log1p": lambda source: _log(source.mapped(Link("add", 1.0))),
+    "reciprocal": lambda source: binary("rdiv", source, 1.0),
+    "sqrt": lambda source: binary("pow", source, 0.5),
+    "square": lambda source: binary("pow", source, 2.0),
+}
+
+
+def binary(name: str, source: SymbolicTensor, value: Any) -> SymbolicTensor:
+    """One of add, sub, rsub (value - u), mul, div, rdiv (value / u), pow, clamp_min, clamp_max."""
+    if name == "rsub":
+        source, name = source.mapped(Link("mul", -1.0)), "add"
+    if name in ("rdiv", "pow"):
+        insist_on_positive(source.chain, source.atoms.dim(), "dividing by" if name == "rdiv" else "a power of")
+    source, by = operand(source, value)
+    if name == "sub":
+        name, by = "add", -by
+    name = {"clamp_min": "at_least", "clamp_max": "at_most"}.get(name, name)
+    if name not in ("add", "mul", "div", "rdiv", "pow", "at_least", "at_most"):
+        raise opaque(f"torch operation {name!r}")
+    dtype = torch.promote_types(source.dtype, value.dtype) if isinstance(value, Tensor) and value.dim() else source.dtype
+    return source.mapped(Link(name, by), dtype=dtype)
+
+
+def _clamp(source: SymbolicTensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTensor:
+    low = kwargs.get("min", rest[0] if rest else None)
+    high = kwargs.get("max", rest[1] if len(rest) > 1 else None)
+    for name, bound in (("clamp_min", low), ("clamp_max", high)):
+        if bound is not None:
+            source = binary(name, source, bound)
+    return source
+
+
+def choose(mask: Tensor, source: SymbolicTensor, others: Any) -> SymbolicTensor:
+    """``where(mask, random, others)``: elements outside the mask become ordinary numbers."""
+    if isinstance(mask, SymbolicTensor) or isinstance(others, SymbolicTensor):
+        raise opaque("choosing between random numbers")
+    third = [others.shape] if isinstance(others, Tensor) else []
+    shape = torch.Size(np.broadcast_shapes(mask.shape, source.atoms.shape, *third))
+    source = widened(source, shape)
+    kept = mask.detach().cpu().expand(shape).contiguous()
+    constants = others.detach().to("cpu", torch.float64).expand(shape).contiguous() if isinstance(others, Tensor) else others
+    return source.mapped(Link("choose", constants if isinstance(constants, Tensor) else float(constants), kept))
+
+
+def _where(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTensor:  # noqa: ARG001
+    named = dict(zip(("condition", "input", "other"), args, strict=False)) | kwargs
+    if len(named) < 3:
+        raise opaque("torch.where with one argument")
+    condition, first, second = named["condition"], named["input"], named["other"]
+    if not isinstance(condition, Tensor):  # the method first.where(condition, second)
+        first, condition = condition, first
+    if isinstance(first, SymbolicTensor) and not isinstance(condition, SymbolicTensor):
+        return choose(condition, first, second)
+    if isinstance(second, SymbolicTensor):
+        return choose(~condition, second, first)
+    if isinstance(condition, SymbolicTensor):  # tensor method: args[0] is the random tensor
+        return choose(first, condition, second)
+    raise opaque("torch.where")
+
+
+def _masked_fill(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTensor:  # noqa: ARG001
+    named = dict(zip(("input", "mask", "value"), args, strict=False)) | kwargs
+    if not isinstance(named["input"], SymbolicTensor):
+        raise opaque("masked_fill with random numbers")
+    return choose(~named["mask"], named["input"], named["value"])
+
+
+def set_item(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTensor:  # noqa: ARG001
+    """``random[index] = number``."""
+    source, index, value = args
+    if not isinstance(source, SymbolicTensor) or isinstance(value, SymbolicTensor):
+        raise opaque("assigning random numbers to a part of a tensor")
+    kept = torch.ones(source.atoms.shape, dtype=torch.bool)
+    kept[index] = False
+    constants = torch.zeros(source.atoms.shape, dtype=torch.float64)
+    constants[index] = value if isinstance(value, (int, float)) else value.to(torch.float64)
+    return source.mapped(Link("choose", constants, kept))
+
+
+def whole(source: SymbolicTensor, most: int = 65536) -> Tensor:
+    """The integer part of every number, decided at once: int64, same shape."""
+    ends = np.floor(evaluate(source.chain, np.array([0.0, np.nextafter(1.0, 0.0)]).reshape(2, *[1] * source.atoms.dim())))
+    ends = np.broadcast_to(ends, (2, *source.atoms.shape))
+    low, high = np.asarray(ends.min(0)), np.asarray(ends.max(0))
+    if not np.isfinite(ends).all() or (high - low).max(initial=0) > most:
+        raise opaque("the integer part", f"round random numbers to at most {most} values")
+    out = torch.from_numpy(low.astype(np.int64).reshape(source.atoms.shape)).clone()
+    for step in range(int((high - low).max(initial=0))):
+        edge = torch.from_numpy(np.asarray(low + step + 1).reshape(source.atoms.shape))
+        out += torch.ge(source, edge).long()
+    return out
+
+
+def _integers(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:  # noqa: ARG001
+    if name == "floor":
+        return whole(args[0]).to(args[0].dtype)
+    insist_on_positive(args[0].chain, args[0].atoms.dim(), "cutting off")  # long() and int() cut towards 0
+    return whole(args[0]).to(torch.int32 if name == "int" else torch.int64)
+
+
+ARITHMETIC: dict[str, Handler] = {
+    **dict.fromkeys(MAPS, map_),
+    "where": _where,
+    "masked_fill": _masked_fill,
+    "setitem": set_item,
+    "long": _integers,
+    "int": _integers,
+    "floor": _integers,
+}
