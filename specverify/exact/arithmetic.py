@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specverify.exact.chains import evaluate, insist_on_positive
+from specverify.exact.chains import evaluate, insist_on_positive, operand_of
 from specverify.exact.shaping import widened
 from specverify.exact.tensor import Handler, Link, SymbolicTensor, opaque
 
@@ -107,14 +107,47 @@ def _clamp(source: SymbolicTensor, rest: tuple[Any, ...], kwargs: dict[str, Any]
 
 def choose(mask: Tensor, source: SymbolicTensor, others: Any) -> SymbolicTensor:
     """``where(mask, random, others)``: elements outside the mask become ordinary numbers."""
-    if isinstance(mask, SymbolicTensor) or isinstance(others, SymbolicTensor):
-        raise opaque("choosing between random numbers")
+    if isinstance(mask, SymbolicTensor):
+        raise opaque("choosing by random numbers")
+    if isinstance(others, SymbolicTensor):
+        return _either(mask, source, others)
     third = [others.shape] if isinstance(others, Tensor) else []
     shape = torch.Size(np.broadcast_shapes(mask.shape, source.atoms.shape, *third))
     source = widened(source, shape)
     kept = mask.detach().cpu().expand(shape).contiguous()
     constants = others.detach().to("cpu", torch.float64).expand(shape).contiguous() if isinstance(others, Tensor) else others
     return source.mapped(Link("choose", constants if isinstance(constants, Tensor) else float(constants), kept))
+
+
+def _affine(source: SymbolicTensor) -> tuple[np.ndarray, np.ndarray]:
+    """Factor and summand (float64, of the tensor's shape) of maps that are sums and products only."""
+    factor, summand = np.ones(source.atoms.shape), np.zeros(source.atoms.shape)
+    with np.errstate(all="ignore"):
+        for link in source.chain:
+            by = operand_of(link)
+            if link.name == "add":
+                summand = summand + by
+            elif link.name in ("mul", "div"):
+                by = by if link.name == "mul" else 1 / by
+                factor, summand = factor * by, np.where(summand == 0, 0.0, summand * by)
+            else:
+                raise opaque("choosing between random numbers that were mapped in different ways")
+    return factor, summand
+
+
+def _either(mask: Tensor, one: SymbolicTensor, other: SymbolicTensor) -> SymbolicTensor:
+    """``where(mask, random, random)``: element by element the one or the other number."""
+    shape = torch.Size(np.broadcast_shapes(mask.shape, one.atoms.shape, other.atoms.shape))
+    one, other = widened(one, shape), widened(other, shape)
+    keep = mask.detach().cpu().expand(shape)
+    atoms = torch.where(keep, one.atoms, other.atoms)
+    if not one.chain and not other.chain:
+        return SymbolicTensor.make(atoms, one.decider, one.dtype)
+    factor, summand = (np.where(keep.numpy(), x, y) for x, y in zip(_affine(one), _affine(other), strict=True))
+    if not (np.isfinite(factor) & np.isfinite(summand)).all():
+        raise opaque("choosing between random numbers of which one is infinite")
+    chain = (Link("mul", torch.from_numpy(factor)), Link("add", torch.from_numpy(summand)))
+    return SymbolicTensor.make(atoms, one.decider, torch.promote_types(one.dtype, other.dtype), chain)
 
 
 def _where(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTensor:  # noqa: ARG001

@@ -23,6 +23,7 @@ from specverify.errors import OpaqueRandomness
 from specverify.exact.arrays import outside
 from specverify.exact.interception import Interception, exponential_chain
 from specverify.exact.number import SymbolicNumber
+from specverify.exact.seeds import SMALLEST_RANGE, Seed
 from specverify.exact.streams import State
 from specverify.exact.symbolic import Chain, Link, SymbolicTensor, opaque
 
@@ -140,13 +141,16 @@ def _random(self: random.Random) -> Any:
 def _integer(state: State, spec: Any, found: Any, low: int, high: int) -> int:
     """One of low .. high - 1."""
     call = _calls[-1]
+    if found is None and high - low >= SMALLEST_RANGE:
+        found = Seed.drawn(low, high)
+        call.streams.remember(state, spec, found)
     if found is None:
         if not 0 < high - low <= _MOST:
             raise _refused(opaque(f"drawing one of {high - low} integers", f"draw from at most {_MOST}"))
         owner = call.owners(torch.Size(()), None)[0]
         found = low + call.batch.rows[owner].decide([1.0 / (high - low)] * (high - low))
         call.streams.remember(state, spec, found)
-    return int(found)
+    return found  # type: ignore[no-any-return]
 
 
 def _refused(error: Exception) -> Exception:
@@ -281,7 +285,17 @@ class _Follows:
             return really()
         low, high = (0, low) if high is None else (low, high)
         high += bool(kwargs.get("endpoint", False))
+        if high - low >= SMALLEST_RANGE and size is None:
+            return self._seed(low, high, really)
         return self._choose(("integers", low, high, size), really, [1.0 / (high - low)] * (high - low), size, low)
+
+    def _seed(self, low: int, high: int, really: Callable[[], Any]) -> Seed:
+        """A large integer, which can only be a seed."""
+        state, found = _numpy_draw(self, ("seed", low, high), really)
+        if found is None:
+            found = Seed.drawn(int(low), int(high))
+            _calls[-1].streams.remember(state, ("seed", low, high), found)
+        return found  # type: ignore[no-any-return]
 
     def _choose(self, spec: Any, really: Any, law: Sequence[float], size: Any, low: int = 0) -> Any:
         """Independent choices from a law, as integers from ``low`` on."""

@@ -17,6 +17,7 @@ from specverify.errors import RowsCoupled, SpecverifyError
 from specverify.exact.arrays import as_tensor
 from specverify.exact.fills import Fills
 from specverify.exact.racing import argmax
+from specverify.exact.seeds import SMALLEST_RANGE, Seed, SeedTensor
 from specverify.exact.streams import Streams, torch_state
 from specverify.exact.symbolic import HANDLERS, Chain, Link, SymbolicTensor, is_in_place, opaque
 from specverify.exact.tensor import operate
@@ -279,11 +280,14 @@ class Interception(TorchFunctionMode):
     def integers(
         self, spec: Hashable, owners: Sequence[int], low: int, high: int, generator: torch.Generator | None, really: Any
     ) -> list[int]:
-        """Integers from low to high - 1, all equally likely."""
-        if not 0 < high - low <= MOST_INTEGERS:
+        """Integers from low to high - 1, all equally likely; seeds where there are many values."""
+        if not 0 < high - low <= MOST_INTEGERS and high - low < SMALLEST_RANGE:
             raise opaque(f"drawing one of {high - low} integers", f"draw from at most {MOST_INTEGERS}")
         state, found = self.streams.draw_torch(spec, generator, really)
-        if found is None:
+        if found is None and high - low >= SMALLEST_RANGE:
+            found = [Seed.drawn(low, high) for _ in owners]
+            self.streams.remember(state, spec, found)
+        elif found is None:
             share = [1.0 / (high - low)] * (high - low)
             found = [low + self.batch.rows[owner].decide(share) for owner in owners]
             if owners:
@@ -477,6 +481,8 @@ def _randint(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         generator,
         lambda: torch.randint(low, high, shape, generator=generator, dtype=dtype),
     )
+    if any(isinstance(x, Seed) for x in found):
+        return SeedTensor.of(found, shape, dtype)
     return torch.tensor(found, dtype=dtype).reshape(shape)
 
 

@@ -30,6 +30,9 @@ NEGLIGIBLE = 2.0**-80
 """Probability of all that is left of one problem below which the walk is complete: a loop that redraws until it accepts has
 paths of any length, whose probabilities fall geometrically."""
 
+_ROUNDING = 2.0**-46
+"""Relative distance within which a second cut of a number is the first one."""
+
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 
 
@@ -152,6 +155,9 @@ class Batch:
                 if atom in self.raced:
                     self._refuse_raced()
                 share = (t - low) / (high - low)
+                if (low > 0 or high < 1) and not _ROUNDING < share < 1 - _ROUNDING:
+                    answers.append(share > 0.5)  # a number cut before, at the same place but for rounding
+                    continue
                 answer = rows[owner[atom]].decide((share, 1.0 - share)) == 0
                 if answer:
                     highs[atom] = t
