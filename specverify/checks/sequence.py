@@ -39,7 +39,7 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     if not isinstance(part, Decoder) or part.build is not None:
         sizes = [(3, 2, 5), (4, 3, 5)]
         if isinstance(part, (Step, TreeVerifier)):
-            smallest = 3 if isinstance(part, Step) else max(3, part.smallest_vocab)
+            smallest = 3 if isinstance(part, Step) else max(3, part.shape.width + 1)
             sizes = [(smallest, part.k, part.k + 2)]
         elif part.facts.max_k is not None:
             sizes = [s for s in sizes if s[1] <= part.facts.max_k] or [(3, part.facts.max_k, part.facts.max_k + 2)]
