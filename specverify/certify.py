@@ -28,11 +28,15 @@ from specverify.errors import (
 )
 from specverify.evidence.ledger import Ledger
 from specverify.evidence.measurements import OutcomeMeasurement
-from specverify.faults.catalogue import CATALOGUE
+from specverify.faults.catalogue import CATALOGUE, fault
+from specverify.faults.several import TREE_FAULTS
 from specverify.randomness import derive
 from specverify.subjects import Decoder, DecoderLike, Subject, load_subject, source_digest
+from specverify.trees import TreeVerifier
 
 CONTROL = "fault:"
+CONTROL_SIZE, TREE_CONTROL_SIZE = (5, 2), (4, 1)
+"""(V, K) of a control; trees, with two children at every node, are many already at depth 1."""
 CONTROL_DRAWS = 20_000
 """Sequences a control is sampled for at least: enough to refute each of them at the default budget many times over."""
 
@@ -78,15 +82,26 @@ def parts_of(subject: Subject) -> tuple[Part, ...]:
     return (*own, subject)
 
 
-def controls(settings: Settings) -> list[Planned]:
-    """Every catalogued fault, exactly and by sampling: known-bad rules that the same run must refute."""
+def controls(settings: Settings, parts: Sequence[Part] = ()) -> list[Planned]:
+    """Every catalogued fault, exactly and by sampling: known-bad rules that the same run must refute.
+
+    Where ``parts`` hold a tree verifier, the faults of trees are among them.
+    """
     draws = max(CONTROL_DRAWS, settings.budget.sequences)
     tests = []
-    for name in CATALOGUE:
-        tests.append(Planned("single_step", CONTROL + name, "control, exact", False, {"sizes": [(5, 2)]}, "refuted"))
-        params = {"v": 5, "k": 2, "length": 3, "draws": draws}
+    trees = TREE_FAULTS if any(isinstance(p, TreeVerifier) for p in parts) else ()
+    for name in (*CATALOGUE, *trees):
+        v, k = TREE_CONTROL_SIZE if name in TREE_FAULTS else CONTROL_SIZE
+        tests.append(Planned("single_step", CONTROL + name, "control, exact", False, {"sizes": [(v, k)]}, "refuted"))
+        params = {"v": v, "k": k, "length": 3, "draws": draws}
         tests.append(Planned("sequence", CONTROL + name, "control, sampled", True, params, "refuted"))
     return tests
+
+
+def control_part(name: str) -> Part:
+    """The rule of a control, by the name it has in a plan."""
+    known = fault(name.removeprefix(CONTROL))
+    return known.make((TREE_CONTROL_SIZE if known.name in TREE_FAULTS else CONTROL_SIZE)[1])
 
 
 def plan_for(subject: Subject, spec: str, settings: Settings) -> Plan:
@@ -105,13 +120,13 @@ def plan_for(subject: Subject, spec: str, settings: Settings) -> Plan:
         if any(p.statistical for p in tests)
         else Ledger(settings.alpha, {})
     )
-    return Plan(spec, subject, settings, (*tests, *controls(settings)), tuple(skipped), ledger)
+    return Plan(spec, subject, settings, (*tests, *controls(settings, parts_of(subject))), tuple(skipped), ledger)
 
 
 def find_part(spec: str, name: str) -> Any:
     """Load a subject and return the part of that name, or the named fault. Used by the snippets of counterexamples."""
     if name.startswith(CONTROL):
-        return CATALOGUE[name.removeprefix(CONTROL)].make(2)
+        return control_part(name)
     for part in parts_of(load_subject(spec)):
         if part.name == name:
             return part
@@ -214,7 +229,7 @@ class Runner:
 
     def _part(self, name: str) -> Part:
         if name.startswith(CONTROL):
-            return CATALOGUE[name.removeprefix(CONTROL)].make(2)
+            return control_part(name)
         return next(p for p in parts_of(self.plan.subject) if p.name == name)
 
     def _open(self, part: Decoder) -> DecoderLike:
