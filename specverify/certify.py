@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -82,18 +82,21 @@ def parts_of(subject: Subject) -> tuple[Part, ...]:
     return (*own, subject)
 
 
-def controls(settings: Settings, parts: Sequence[Part] = ()) -> list[Planned]:
-    """Every catalogued fault, exactly and by sampling: known-bad rules that the same run must refute.
+def controls(settings: Settings) -> list[Planned]:
+    """Every catalogued fault, exactly and by sampling: known-bad rules that the same run must refute."""
+    return _controls(settings, CATALOGUE, CONTROL_SIZE)
 
-    Where ``parts`` hold a tree verifier, the faults of trees are among them.
-    """
-    draws = max(CONTROL_DRAWS, settings.budget.sequences)
+
+def tree_controls(settings: Settings) -> list[Planned]:
+    """The same for the faults of trees: controls of a run that judges a tree verifier."""
+    return _controls(settings, TREE_FAULTS, TREE_CONTROL_SIZE)
+
+
+def _controls(settings: Settings, names: Iterable[str], size: tuple[int, int]) -> list[Planned]:
     tests = []
-    trees = TREE_FAULTS if any(isinstance(p, TreeVerifier) for p in parts) else ()
-    for name in (*CATALOGUE, *trees):
-        v, k = TREE_CONTROL_SIZE if name in TREE_FAULTS else CONTROL_SIZE
-        tests.append(Planned("single_step", CONTROL + name, "control, exact", False, {"sizes": [(v, k)]}, "refuted"))
-        params = {"v": v, "k": k, "length": 3, "draws": draws}
+    params = {"v": size[0], "k": size[1], "length": 3, "draws": max(CONTROL_DRAWS, settings.budget.sequences)}
+    for name in names:
+        tests.append(Planned("single_step", CONTROL + name, "control, exact", False, {"sizes": [size]}, "refuted"))
         tests.append(Planned("sequence", CONTROL + name, "control, sampled", True, params, "refuted"))
     return tests
 
@@ -120,7 +123,9 @@ def plan_for(subject: Subject, spec: str, settings: Settings) -> Plan:
         if any(p.statistical for p in tests)
         else Ledger(settings.alpha, {})
     )
-    return Plan(spec, subject, settings, (*tests, *controls(settings, parts_of(subject))), tuple(skipped), ledger)
+    trees = any(isinstance(part, TreeVerifier) for part in parts_of(subject))
+    bad = [*controls(settings), *(tree_controls(settings) if trees else [])]
+    return Plan(spec, subject, settings, (*tests, *bad), tuple(skipped), ledger)
 
 
 def find_part(spec: str, name: str) -> Any:

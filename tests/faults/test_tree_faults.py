@@ -14,7 +14,7 @@ from fault_pairs import CORNERS, corner, random_pairs
 from torch import Tensor
 
 from specverify import faults
-from specverify.certify import Runner, controls, plan_for
+from specverify.certify import Runner, controls, plan_for, tree_controls
 from specverify.checks.base import BUDGETS, Settings
 from specverify.cli import main
 from specverify.exact import tree_emission
@@ -206,8 +206,9 @@ def test_a_tree_among_the_parts_brings_its_controls() -> None:
     settings = Settings(BUDGETS["smoke"])
     tree = fault("k_tries").make(1)
     plan = plan_for(tree, "x", settings)
-    extra = {p.test for p in plan.tests if p.expected == "refuted"} - {p.test for p in controls(settings)}
+    extra = {p.test for p in tree_controls(settings)}
     assert len(extra) == 2 * len(TREE_FAULTS)
+    assert {p.test for p in plan.tests if p.expected == "refuted"} == {p.test for p in controls(settings)} | extra
     runner = Runner(plan)
     for planned in plan.tests:
         if planned.test in extra:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +12,15 @@ import torch
 from torch import Tensor
 
 import specverify
-from specverify.certify import Runner, plan_for, subject_json
+from specverify.certificate import load, recheck
+from specverify.certify import Runner, certify, plan_for, subject_json
 from specverify.checks.base import BUDGETS, Settings
 from specverify.errors import SubjectError
 from specverify.exact import round_law
 from specverify.laws import Pair, TableModel, complete, sequence_law
 from specverify.pairs import named_pair
 from specverify.randomness import stream
+from specverify.report.command import write_report
 from specverify.subjects import as_subject, source_digest
 from specverify.tree_drafts import all_trees, drawn_from, first_draft_sets, some_trees, tree_count, vocab_sizes
 from specverify.trees import Children, Tree, TreeShape, TreeVerifier, tree_verifier
@@ -328,3 +331,17 @@ def test_checks_that_apply_certify_it(returns: str) -> None:
     for planned in own:
         evidence = runner.run(planned)
         assert evidence.verdict == "certified", (planned.test, [j.reason for j in evidence.judgements()])
+
+
+def test_its_certificate_can_be_checked_again_and_shown(tmp_path: Path) -> None:
+    """A run on a tree fault is refuted; its certificate fits the schema, follows from its numbers and makes a report."""
+    certificate = certify(
+        "specverify.faults:k_tries", Settings(BUDGETS["smoke"]), out=tmp_path, only="single_step/k_tries/named pairs"
+    )
+    assert certificate.verdict == "refuted"
+    again = recheck(load(tmp_path / "certificate.json"))
+    assert again.subject["kind"] == "tree verifier"
+    assert again.verdict == "refuted"
+    page, summary = write_report(tmp_path / "certificate.json", tmp_path)
+    assert "tree verifier" in page.read_text()
+    assert "REFUTED" in summary.read_text().upper()
