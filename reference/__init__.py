@@ -11,11 +11,13 @@ from typing import Any
 _HOME = {
     "subject": "reference.exposed",
     "greedy_verifier": "reference.exposed",
+    "tree_verifiers": "reference.exposed",
     "build": "reference.exposed",
     "open_trained": "reference.exposed",
     "ReferenceDecoder": "reference.exposed",
     "Processors": "reference.processors",
     "RULES": "reference.rules",
+    "TREE_RULES": "reference.rules.trees",
     "autoregressive": "reference.decoder",
     "draft_propose": "reference.decoder",
     "generate": "reference.decoder",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,10 +12,12 @@ from reference import decoder
 from reference.decoder import Model
 from reference.noise import BatchNoise, Noise, RowNoise
 from reference.processors import Processors
-from reference.rules import rule_named
+from reference.rules import coupled_races, rule_named
+from reference.rules.trees import tree_rule_named
 from reference.tables import CachedTable
 from specverify import subjects
 from specverify.subjects import Decoder, Emitted, Facts, Generated, Step, Verifier
+from specverify.trees import Children, Tree, TreeShape, TreeVerifier
 
 
 class ReferenceDecoder:
@@ -142,6 +145,30 @@ def _verify_with(rule: str) -> Callable[[Tensor, Tensor, Tensor], Emitted]:
     return verify
 
 
+def tree_verifier(
+    rule: str, branching: Sequence[int], children: Children, *, dtype: Literal["float64", "float32"] = "float64"
+) -> TreeVerifier:
+    """Return a tree rule of :data:`reference.rules.trees.TREE_RULES` on trees of one shape. Errors: ValueError for an unknown
+    rule, or for siblings drawn in a way that the rule is not lossless for.
+    """
+    judged = tree_rule_named(rule)
+    if children not in judged.CHILDREN:
+        raise ValueError(f"{rule} is not lossless for children drawn {children!r}; take {' or '.join(judged.CHILDREN)}")
+
+    def verify(tree: Tree, target_probs: Tensor) -> Emitted:
+        return judged.verify(tree, target_probs, BatchNoise())
+
+    name = f"reference.tree.{rule}" + ("" if dtype == "float64" else f".{dtype}")
+    return TreeVerifier(name, verify, TreeShape.branching(branching), children, facts=Facts(rule=rule, dtype=dtype))
+
+
+def _races_of(k: int) -> Callable[[subjects.Model, subjects.Model, Tensor], Emitted]:
+    def step(target: subjects.Model, draft: subjects.Model, prefix: Tensor) -> Emitted:
+        return coupled_races.step(target, draft, prefix, k)
+
+    return step
+
+
 def _step_of(k: int) -> Callable[[subjects.Model, subjects.Model, Tensor], Emitted]:
     def step(target: subjects.Model, draft: subjects.Model, prefix: Tensor) -> Emitted:
         return step_over(target, draft, prefix, k)
@@ -152,6 +179,16 @@ def _step_of(k: int) -> Callable[[subjects.Model, subjects.Model, Tensor], Emitt
 def _seeded(seed: int | None) -> torch.Generator | None:
     return None if seed is None else torch.Generator().manual_seed(seed)
 
+
+tree_verifiers = (
+    tree_verifier("with_replacement", (2, 1), "with replacement"),
+    tree_verifier("without_replacement", (2, 2), "without replacement"),
+    tree_verifier("k_seq", (3,), "with replacement"),
+    tree_verifier("top_k", (3, 2), "top-k"),
+    tree_verifier("traversal", (2, 1), "without replacement"),
+    tree_verifier("without_replacement", (3,), "without replacement", dtype="float32"),
+)
+"""The rules for several drafts, on trees small enough to be walked exactly."""
 
 greedy_verifier = Verifier("reference.greedy", _verify_with("greedy"), Facts(rule="greedy"))
 """For laws of temperature 0 only, each with a single token."""
@@ -172,5 +209,7 @@ subject = Decoder(
             Facts(rule="token_rejection", dtype="float32"),
         ),
         *(Step(f"reference.step.k{k}", _step_of(k), k, Facts(rule="token_rejection")) for k in (1, 2, 3, 4)),
+        *tree_verifiers,
+        Step("reference.coupled_races.k2", _races_of(2), 2, Facts(rule="coupled_races")),
     ),
 )

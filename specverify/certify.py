@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -28,13 +28,17 @@ from specverify.errors import (
 from specverify.evidence.ledger import Ledger
 from specverify.evidence.measurements import OutcomeMeasurement
 from specverify.exact.walk import stopping_after
-from specverify.faults.catalogue import CATALOGUE
+from specverify.faults.catalogue import CATALOGUE, fault
+from specverify.faults.several import TREE_FAULTS
 from specverify.randomness import derive
 from specverify.subjects import Decoder, DecoderLike, Subject, load_subject, source_digest
+from specverify.trees import TreeVerifier
 
 WALKING = 0.6
 """Share of a test's time after which exact walks stop with what they have."""
 CONTROL = "fault:"
+CONTROL_SIZE, TREE_CONTROL_SIZE = (5, 2), (4, 1)
+"""(V, K) of a control; trees, with two children at every node, are many already at depth 1."""
 CONTROL_DRAWS = 20_000
 """Sequences a control is sampled for at least: enough to refute each of them at the default budget many times over."""
 
@@ -82,13 +86,27 @@ def parts_of(subject: Subject) -> tuple[Part, ...]:
 
 def controls(settings: Settings) -> list[Planned]:
     """Every catalogued fault, exactly and by sampling: known-bad rules that the same run must refute."""
-    draws = max(CONTROL_DRAWS, settings.budget.sequences)
+    return _controls(settings, CATALOGUE, CONTROL_SIZE)
+
+
+def tree_controls(settings: Settings) -> list[Planned]:
+    """The same for the faults of trees: controls of a run that judges a tree verifier."""
+    return _controls(settings, TREE_FAULTS, TREE_CONTROL_SIZE)
+
+
+def _controls(settings: Settings, names: Iterable[str], size: tuple[int, int]) -> list[Planned]:
     tests = []
-    for name in CATALOGUE:
-        tests.append(Planned("single_step", CONTROL + name, "control, exact", False, {"sizes": [(5, 2)]}, "refuted"))
-        params = {"v": 5, "k": 2, "length": 3, "draws": draws}
+    params = {"v": size[0], "k": size[1], "length": 3, "draws": max(CONTROL_DRAWS, settings.budget.sequences)}
+    for name in names:
+        tests.append(Planned("single_step", CONTROL + name, "control, exact", False, {"sizes": [size]}, "refuted"))
         tests.append(Planned("sequence", CONTROL + name, "control, sampled", True, params, "refuted"))
     return tests
+
+
+def control_part(name: str) -> Part:
+    """The rule of a control, by the name it has in a plan."""
+    known = fault(name.removeprefix(CONTROL))
+    return known.make((TREE_CONTROL_SIZE if known.name in TREE_FAULTS else CONTROL_SIZE)[1])
 
 
 def plan_for(subject: Subject, spec: str, settings: Settings) -> Plan:
@@ -107,13 +125,15 @@ def plan_for(subject: Subject, spec: str, settings: Settings) -> Plan:
         if any(p.statistical for p in tests)
         else Ledger(settings.alpha, {})
     )
-    return Plan(spec, subject, settings, (*tests, *controls(settings)), tuple(skipped), ledger)
+    trees = any(isinstance(part, TreeVerifier) for part in parts_of(subject))
+    bad = [*controls(settings), *(tree_controls(settings) if trees else [])]
+    return Plan(spec, subject, settings, (*tests, *bad), tuple(skipped), ledger)
 
 
 def find_part(spec: str, name: str) -> Any:
     """Load a subject and return the part of that name, or the named fault. Used by the snippets of counterexamples."""
     if name.startswith(CONTROL):
-        return CATALOGUE[name.removeprefix(CONTROL)].make(2)
+        return control_part(name)
     for part in parts_of(load_subject(spec)):
         if part.name == name:
             return part
@@ -214,7 +234,7 @@ class Runner:
 
     def _part(self, name: str) -> Part:
         if name.startswith(CONTROL):
-            return CATALOGUE[name.removeprefix(CONTROL)].make(2)
+            return control_part(name)
         return next(p for p in parts_of(self.plan.subject) if p.name == name)
 
     def _open(self, part: Decoder) -> DecoderLike:

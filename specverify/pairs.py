@@ -63,10 +63,17 @@ def hardened(pair: Pair) -> Pair:
 
 @st.composite
 def pairs(
-    draw: st.DrawFn, *, max_vocab: int = 4, max_k: int = 3, dtype: str = "float64", min_k: int = 1, ulp: bool = True
+    draw: st.DrawFn,
+    *,
+    max_vocab: int = 4,
+    max_k: int = 3,
+    dtype: str = "float64",
+    min_k: int = 1,
+    min_vocab: int = 2,
+    ulp: bool = True,
 ) -> Pair:
-    """A target and a draft over 2..max_vocab tokens, with K from min_k to max_k, in one of five relations to each other."""
-    vocab_size = draw(st.integers(2, max_vocab))
+    """A target and a draft over min_vocab..max_vocab tokens, K from min_k to max_k, in one of five relations to each other."""
+    vocab_size = draw(st.integers(min_vocab, max(max_vocab, min_vocab)))
     k = draw(st.integers(min_k, max(max_k, min_k)))
     target = draw(table_models(vocab_size))
     relation = draw(st.sampled_from(("free", "free", "free", "equal", "disjoint", *(("ulp",) if ulp else ()))))

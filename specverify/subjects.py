@@ -1,8 +1,9 @@
 """What can be plugged in: verification steps, whole steps, decoders; how their output is read and how they are loaded.
 
-Four kinds exist. A *verifier* judges drafted tokens given both laws. A *step* drafts and verifies one round with models it
-is given. A *decoder* generates text with models of its own. Their protocols are below; :func:`verifier`, :func:`step` and
-:func:`decoder` wrap plain functions and objects; :func:`load_subject` finds ``"pkg.mod:attr"``.
+Four kinds exist. A *verifier* judges drafted tokens given both laws; a *tree verifier* (:mod:`specverify.trees`) judges
+several drafts at once. A *step* drafts and verifies one round with models it is given. A *decoder* generates text with models
+of its own. Their protocols are below; :func:`verifier`, :func:`step` and :func:`decoder` wrap plain functions and objects;
+:func:`load_subject` finds ``"pkg.mod:attr"``.
 
 This module is the only one a decoder needs to import, and even that is optional: an object with the right methods will do.
 """
@@ -19,12 +20,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from specverify.errors import SpecverifyError, SubjectError
+
+if TYPE_CHECKING:
+    from specverify.trees import TreeVerifier
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -219,19 +223,20 @@ class Decoder:
     """A whole decoder.
 
     open() builds it with its own models. build(target, draft, k, eos_id), when given, builds the same decoder over models
-    handed in, which lets the exact engine run it. parts are verifiers and steps of the same decoder, certified apart.
+    handed in, which lets the exact engine run it. parts are verifiers, steps and tree
+    verifiers of the same decoder, certified apart.
     """
 
     name: str
     open: Callable[[], DecoderLike] | None = None
     build: Callable[..., DecoderLike] | None = None
     facts: Facts = field(default_factory=Facts)
-    parts: tuple[Verifier | Step, ...] = ()
+    parts: tuple[Verifier | Step | TreeVerifier, ...] = ()
 
     kind = "decoder"
 
 
-Subject = Verifier | Step | Decoder
+Subject: TypeAlias = "Verifier | Step | Decoder | TreeVerifier"
 
 
 def verifier(
@@ -257,7 +262,7 @@ def verifier(
             return ids, torch.as_tensor(accepted).reshape(-1) + 1
 
         plain = f if takes == "probs" else with_logits
-        return Verifier(name or f.__name__, plain if counts == "emitted" else with_accepted, _facts(facts))
+        return Verifier(name or f.__name__, plain if counts == "emitted" else with_accepted, facts_from(facts))
 
     return wrap if function is None else wrap(function)
 
@@ -266,17 +271,18 @@ def step(k: int, *, name: str | None = None, **facts: Any) -> Callable[[Callable
     """Decorate ``f(target, draft, prefix)`` as a :class:`Step` that drafts ``k`` tokens; keywords are :class:`Facts`."""
 
     def wrap(f: Callable[..., Any]) -> Step:
-        return Step(name or f.__name__, f, k, _facts(facts))
+        return Step(name or f.__name__, f, k, facts_from(facts))
 
     return wrap
 
 
 def decoder(instance: DecoderLike, *, name: str | None = None, **facts: Any) -> Decoder:
     """Wrap an object with ``vocab_size``, ``generate`` and ``target_log_probs`` as a :class:`Decoder`."""
-    return Decoder(name or type(instance).__name__, lambda: instance, facts=_facts(facts))
+    return Decoder(name or type(instance).__name__, lambda: instance, facts=facts_from(facts))
 
 
-def _facts(given: Mapping[str, Any]) -> Facts:
+def facts_from(given: Mapping[str, Any]) -> Facts:
+    """Facts from keywords. Errors: SubjectError that lists the known facts."""
     try:
         return Facts(**given)
     except TypeError as error:
@@ -480,22 +486,24 @@ def _import(module_name: str) -> Any:
 
 def as_subject(target: Any, name: str) -> Subject:
     """Turn what was found under a name into a subject: a subject, an object with the right methods, or a class of such."""
-    if isinstance(target, (Verifier, Step, Decoder)):
+    from specverify.trees import TreeVerifier  # it imports this module
+
+    if isinstance(target, (Verifier, Step, Decoder, TreeVerifier)):
         return target
     if inspect.isclass(target):
         try:
             target = target()
         except Exception as error:
             raise SubjectError(f"{name} is a class and calling it without arguments failed: {error}") from error
-    if isinstance(target, (Verifier, Step, Decoder)):
+    if isinstance(target, (Verifier, Step, Decoder, TreeVerifier)):
         return target
     if isinstance(target, DecoderLike):
         return replace(decoder(target), name=name)
     if callable(getattr(target, "verify", None)):
         return Verifier(name, target.verify)
     raise SubjectError(
-        f"{name} is a {type(target).__name__}; a subject is made with specverify.verifier, specverify.step or "
-        "specverify.decoder, or has vocab_size, generate and target_log_probs"
+        f"{name} is a {type(target).__name__}; a subject is made with specverify.verifier, specverify.step, "
+        "specverify.tree_verifier or specverify.decoder, or has vocab_size, generate and target_log_probs"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from specverify.laws import Array, Ints, Pair, all_sequences, overlap
@@ -38,6 +40,18 @@ def block_tail(pair: Pair) -> Array:
         best = np.minimum(1.0, best * rho[:, i])
         tail.append(float((weights * best).sum()))
     return np.array(tail)
+
+
+def several_drafts_bound(p: Array, drafts: Mapping[frozenset[int], float]) -> float:
+    """Return 1 + min over H of [p(H) - P(all drafts in H)]: the most that one of several drafts can be accepted.
+
+    p (V,) is the target law, ``drafts`` the probability of each set of drafted tokens. Whoever accepts emits a drafted token,
+    so all drafts in H and a token outside H exclude acceptance, and P(A and B) >= P(A) + P(B) - 1 (Sun et al. 2023, arXiv
+    2310.15141, the dual of optimal transport between the drafts and the target).
+    """
+    masks = {sum(1 << t for t in tokens): mass for tokens, mass in drafts.items()}
+    inside = [sum(float(p[t]) for t in range(len(p)) if h >> t & 1) for h in range(1 << len(p))]
+    return 1 + min(inside[h] - sum(mass for m, mass in masks.items() if m & ~h == 0) for h in range(1 << len(p)))
 
 
 def first_overlap(pair: Pair) -> float:

@@ -38,11 +38,11 @@ def test_the_plug_in_fits_in_about_ten_lines():
 
 
 def test_every_kind_of_subject_in_the_documents_is_certified(tmp_path, monkeypatch):
-    """The verifier, the step and the decoders of docs/subjects.md pass every test that applies to them."""
+    """The verifiers, the step and the decoders of docs/subjects.md pass every test that applies to them."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "subjects.md").read_text(), re.DOTALL)
     scope: dict[str, object] = {}
     exec(compile("\n".join(blocks), "subjects.md", "exec"), scope)
-    for name in ("my_rule", "my_step", "my_decoder", "my_loop"):
+    for name in ("my_rule", "my_tree_rule", "my_step", "my_decoder", "my_loop"):
         plan = plan_for(scope[name], name, Settings(BUDGETS["smoke"]))
         runner = Runner(plan)
         for planned in plan.tests:

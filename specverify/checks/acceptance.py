@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.sampling import Sample, sample_decoder
 from specverify.checks.sequence import decoder_prompts
@@ -14,21 +16,32 @@ from specverify.evidence.measurements import (
     ViolationMeasurement,
     law_tolerance,
 )
-from specverify.exact import emission
+from specverify.exact import Emission, emission
+from specverify.laws import Pair
 from specverify.pairs import named_pair, pair_for
 from specverify.subjects import Decoder, DecoderLike, Step, Verifier, checked_log_probs
-from specverify.theory import block_tail, first_overlap
+from specverify.theory import block_tail, first_overlap, several_drafts_bound
+from specverify.tree_drafts import first_draft_sets, vocab_sizes
+from specverify.trees import TreeVerifier
 
 NAME = "acceptance"
 QUESTION = "Do the reported counts match what was emitted, and is acceptance within what exactness allows?"
 
+FEW_TREES = 800
+"""Most draft trees that are walked for the acceptance of one round."""
+
 
 def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
-    """Exact bounds for verifiers and steps; for decoders that report counts, their consistency and the first round's rate."""
+    """Exact bounds for what drafts in a round; for decoders that report counts, their consistency and first rate."""
     if isinstance(part, Decoder):
         if part.open is None:
             return Skipped(NAME, part.name, "needs the decoder's own models")
         return [Planned(NAME, part.name, "own models", True, {"draws": max(settings.budget.single // 2, 500), "length": 8})]
+    if isinstance(part, TreeVerifier):
+        trees = [(v, part.k) for v in vocab_sizes(part, FEW_TREES)[-2:]]
+        if not trees:
+            return Skipped(NAME, part.name, "there are too many trees of drafts to walk exactly")
+        return [Planned(NAME, part.name, "exact", False, {"sizes": trees})]
     sizes = [(3, part.k)] if isinstance(part, Step) else [(3, 1), (3, 2), (4, 3)]
     if isinstance(part, Verifier) and part.facts.max_k is not None:
         sizes = [s for s in sizes if s[1] <= part.facts.max_k]
@@ -46,16 +59,10 @@ def run(planned: Planned, context: Context) -> Found:
         pair = pair_for(context.part.facts.rule, named_pair(vocab_size, k))
         emitted = emission(part, pair)
         slack = min(law_tolerance(part.facts.dtype, vocab_size, k + 1), ROUNDING_AT_MOST)
-        tail = [sum(m for t, m in emitted.tokens.items() if len(t) - 1 >= i) for i in range(1, k + 1)]
         where = f"V = {vocab_size}, K = {k}"
-        found.append(BoundMeasurement(f"P(first draft accepted) against 1 - TV ({where})", tail[0], first_overlap(pair), slack))
-        found.append(
-            BoundMeasurement(
-                f"E[accepted] against the block optimum ({where})", sum(tail), float(block_tail(pair).sum()), k * slack
-            )
-        )
-        worst = max((m.value - m.bound - m.tolerance for m in found[-2:] if isinstance(m, BoundMeasurement)), default=0.0)
-        emitted.confirm_deviation(worst)
+        bounds = _tree_bounds(part, pair, emitted, slack) if isinstance(part, TreeVerifier) else _bounds(pair, emitted, slack)
+        found += [replace(bound, label=f"{bound.label} ({where})") for bound in bounds]
+        emitted.confirm_deviation(max(m.value - m.bound - m.tolerance for m in bounds))
         if emitted.unexplored > slack:
             found.append(
                 OutcomeMeasurement("inconclusive", f"{emitted.why}; {emitted.unexplored:.3g} of the probability is left")
@@ -64,6 +71,28 @@ def run(planned: Planned, context: Context) -> Found:
             off = sum(mass for (said, real), mass in emitted.reported.items() if said != real)
             found.append(BoundMeasurement(f"P(reported accepted count is not tokens emitted - 1) ({where})", off, 0.0, slack))
     return Found(tuple(found))
+
+
+def _at_least(emitted: Emission, accepted: int) -> float:
+    """P(tau >= accepted)."""
+    return sum(mass for tokens, mass in emitted.tokens.items() if len(tokens) > accepted)
+
+
+def _bounds(pair: Pair, emitted: Emission, slack: float) -> list[BoundMeasurement]:
+    """What one drafted path may be accepted at most."""
+    tail = [_at_least(emitted, i) for i in range(1, pair.k + 1)]
+    best = float(block_tail(pair).sum())
+    return [
+        BoundMeasurement("P(first draft accepted) against 1 - TV", tail[0], first_overlap(pair), slack),
+        BoundMeasurement("E[accepted] against the block optimum", sum(tail), best, pair.k * slack),
+    ]
+
+
+def _tree_bounds(part: TreeVerifier, pair: Pair, emitted: Emission, slack: float) -> list[BoundMeasurement]:
+    """How often one of the root's children may be accepted at most."""
+    bound = several_drafts_bound(pair.target.next_law(pair.prompt), first_draft_sets(part.shape, part.children, pair))
+    label = "P(one of the first drafts accepted) against 1 + min over H of p(H) - P(all drafts in H)"
+    return [BoundMeasurement(label, _at_least(emitted, 1), bound, slack)]
 
 
 def _decoder(planned: Planned, context: Context, decoder: DecoderLike) -> Found:

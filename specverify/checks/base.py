@@ -15,6 +15,7 @@ from specverify.errors import UsageError
 from specverify.evidence.ledger import DEFAULT_ALPHA
 from specverify.evidence.measurements import AnyMeasurement
 from specverify.subjects import Decoder, DecoderLike, Step, Verifier
+from specverify.trees import TreeVerifier
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ def budget_named(name: str) -> Budget:
     return BUDGETS[name]
 
 
-Part = Verifier | Step | Decoder
+Part = Verifier | Step | Decoder | TreeVerifier
+Round = Verifier | Step | TreeVerifier
+"""Parts that emit a single round."""
 
 
 @dataclass(frozen=True)
@@ -137,4 +140,4 @@ class Context:
     seed: int
     alpha: float
     opened: DecoderLike | None = None
-    """The decoder with its own models, opened once per run; None for verifiers, steps and mere factories."""
+    """The decoder with its own models, opened once per run; None for everything but decoders, and for mere factories."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.explain import confirm_refutation, counterexample_from
 from specverify.evidence.measurements import LawMeasurement
-from specverify.exact import Emission, decoder_emission, step_rounds, verifier_rounds
+from specverify.exact import Emission, decoder_emission, step_rounds, tree_rounds, verifier_rounds
 from specverify.laws import Pair, Tokens
 from specverify.pairs import named_pair, pair_for
 from specverify.subjects import Decoder, Step, Verifier
+from specverify.tree_drafts import vocab_sizes
+from specverify.trees import TreeVerifier
 
 NAME = "rounds"
 QUESTION = "Is the joint law right over two and more rounds, when rejected tokens had to be taken back?"
@@ -17,12 +19,19 @@ SMALL = ((2, 1, 4), (2, 2, 4), (3, 1, 3))
 """(V, K, tokens): every sequence spans at least two rounds."""
 MOST_ALONE = 4
 """Most drafts V**K that are walked when every path needs a call of its own."""
+FEW_TREES = 16
+"""Most draft trees of a round that are walked over two rounds."""
 
 
 def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     """One exact test over small pairs; a decoder needs ``build`` for it."""
     if isinstance(part, Decoder) and part.build is None:
         return Skipped(NAME, part.name, "exact rounds need a decoder that can be built over table models (Decoder.build)")
+    if isinstance(part, TreeVerifier):
+        small = vocab_sizes(part, MOST_ALONE if part.facts.max_batch == 1 else FEW_TREES)[:1]
+        if not small:
+            return Skipped(NAME, part.name, "there are too many trees of drafts to walk two rounds exactly; see sequence")
+        return [Planned(NAME, part.name, "table models", False, {"sizes": [(small[0], part.k, part.k + 2)]})]
     sizes = [*SMALL, *([(3, 2, 3)] if settings.budget.large and part.facts.max_batch != 1 else [])]
     if isinstance(part, Step):
         sizes = [
@@ -47,6 +56,8 @@ def rounds_emission(part: Part, pair: Pair, length: int) -> Emission:
         return verifier_rounds(part, pair, length)
     if isinstance(part, Step):
         return step_rounds(part, pair, length)
+    if isinstance(part, TreeVerifier):
+        return tree_rounds(part, pair, length)
     assert part.build is not None
     from specverify.tables import torch_models
 

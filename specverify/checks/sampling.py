@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -13,8 +13,10 @@ from torch import Tensor
 
 from specverify.laws import Array, Ints, Pair, Tokens
 from specverify.randomness import derive, stream
-from specverify.subjects import DecoderLike, Step, Verifier, naming_inputs, normalise_generated
+from specverify.subjects import DecoderLike, Emitted, Step, Verifier, naming_inputs, normalise_generated
 from specverify.tables import torch_models
+from specverify.tree_drafts import some_trees
+from specverify.trees import TreeVerifier
 
 MOST_ROWS = 4096
 
@@ -82,41 +84,57 @@ def _batches(n: int, most: int, small: bool) -> Iterator[int]:
 def sample_verifier(verifier: Verifier, pair: Pair, n: int, length: int, seed: int, *, small: bool = False) -> Sample:
     """``n`` sequences of ``length`` tokens from a verifier used round after round, drafting from the pair's draft."""
     rng = stream(seed, "drafts")
-    out = Sample()
-    with seeded(derive(seed, "verifier")):
-        for rows in _batches(n, min(verifier.facts.max_batch or MOST_ROWS, MOST_ROWS), small):
-            _verifier_batch(verifier, pair, rows, length, rng, out)
-    return out
 
-
-def _verifier_batch(verifier: Verifier, pair: Pair, rows: int, length: int, rng: np.random.Generator, out: Sample) -> None:
-    k, start = pair.k, len(pair.prompt)
-    width = start + length + 2 * k + 1
-    ids = np.zeros((rows, width), np.int64)
-    ids[:, :start] = pair.prompt
-    ends = np.full(rows, start)
-    unfinished = np.arange(rows)
-    first = True
-    while len(unfinished):
-        work = ids[unfinished].copy()
-        at, lines = ends[unfinished], np.arange(len(unfinished))
-        for j in range(k):
-            laws = pair.draft.laws[pair.draft.contexts_along(work)[lines, at + j]]
-            work[lines, at + j] = _draw(laws, rng)
-        span = at[:, None] + np.arange(k + 1)
-        q = pair.draft.laws[np.take_along_axis(pair.draft.contexts_along(work), span[:, :k], 1)]
+    def judge(ids: Ints, ends: Ints) -> Emitted:
+        work, lines = ids.copy(), np.arange(len(ids))
+        for j in range(pair.k):
+            laws = pair.draft.laws[pair.draft.contexts_along(work)[lines, ends + j]]
+            work[lines, ends + j] = _draw(laws, rng)
+        span = ends[:, None] + np.arange(pair.k + 1)
+        q = pair.draft.laws[np.take_along_axis(pair.draft.contexts_along(work), span[:, :-1], 1)]
         p = pair.target.laws[np.take_along_axis(pair.target.contexts_along(work), span, 1)]
-        drafted = np.take_along_axis(work, span[:, :k], 1)
-        emitted = verifier(torch.from_numpy(drafted), torch.from_numpy(q), torch.from_numpy(p))
-        tokens, counts = emitted.tokens.numpy(), emitted.counts.numpy()
-        for j in range(k + 1):
-            on = counts > j
-            ids[unfinished[on], at[on] + j] = tokens[on, j]
-        out.count(counts, k, first)
-        ends[unfinished] += counts
-        unfinished = np.flatnonzero(ends < start + length)
-        first = False
-    out.sequences.extend(map(tuple, ids[:, start : start + length].tolist()))
+        drafted = np.take_along_axis(work, span[:, :-1], 1)
+        return verifier(torch.from_numpy(drafted), torch.from_numpy(q), torch.from_numpy(p))
+
+    sizes = _batches(n, min(verifier.facts.max_batch or MOST_ROWS, MOST_ROWS), small)
+    return _sample_rounds(judge, pair.k, pair.prompt, sizes, length, seed)
+
+
+def sample_tree_verifier(verifier: TreeVerifier, pair: Pair, n: int, length: int, seed: int, *, small: bool = False) -> Sample:
+    """``n`` sequences of ``length`` tokens from a tree verifier used round after round, on trees that the draft makes."""
+    rng = stream(seed, "drafts")
+
+    def judge(ids: Ints, ends: Ints) -> Emitted:
+        drafted = some_trees(verifier.shape, verifier.children, pair, ids, ends, lambda q: _draw(q, rng))
+        return verifier(*drafted.tensors())
+
+    sizes = _batches(n, min(verifier.facts.max_batch or MOST_ROWS, MOST_ROWS), small)
+    return _sample_rounds(judge, verifier.k, pair.prompt, sizes, length, seed)
+
+
+def _sample_rounds(
+    judge: Callable[[Ints, Ints], Emitted], k: int, prompt: Tokens, sizes: Iterator[int], length: int, seed: int
+) -> Sample:
+    """Rounds until every row of every batch has ``length`` tokens; ``judge`` drafts after ids[r, : ends[r]] and verifies."""
+    out, start = Sample(), len(prompt)
+    with seeded(derive(seed, "verifier")):
+        for rows in sizes:
+            ids = np.zeros((rows, start + length + 2 * k + 1), np.int64)
+            ids[:, :start] = prompt
+            ends = np.full(rows, start)
+            unfinished, first = np.arange(rows), True
+            while len(unfinished):
+                at = ends[unfinished]
+                emitted = judge(ids[unfinished], at)
+                tokens, counts = emitted.tokens.numpy(), emitted.counts.numpy()
+                for j in range(k + 1):
+                    on = counts > j
+                    ids[unfinished[on], at[on] + j] = tokens[on, j]
+                out.count(counts, k, first)
+                ends[unfinished] += counts
+                unfinished, first = np.flatnonzero(ends < start + length), False
+            out.sequences.extend(map(tuple, ids[:, start : start + length].tolist()))
+    return out
 
 
 def sample_step(step: Step, pair: Pair, n: int, length: int, seed: int) -> Sample:

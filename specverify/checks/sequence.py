@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
-from specverify.checks.sampling import Sample, sample_decoder, sample_step, sample_verifier
+from specverify.checks.sampling import Sample, sample_decoder, sample_step, sample_tree_verifier, sample_verifier
 from specverify.evidence.cells import NextLaws, grow, sort_into
 from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, CoverageMeasurement, rounded
 from specverify.evidence.multinomial import CellGroup
@@ -18,6 +18,7 @@ from specverify.pairs import named_pair, pair_for
 from specverify.randomness import stream
 from specverify.subjects import Decoder, DecoderLike, Step, checked_log_probs
 from specverify.tables import torch_models
+from specverify.trees import TreeVerifier
 
 NAME = "sequence"
 QUESTION = "Do sampled sequences follow the target law, jointly and conditionally, over several rounds?"
@@ -37,8 +38,9 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     tests: list[Planned] = []
     if not isinstance(part, Decoder) or part.build is not None:
         sizes = [(3, 2, 5), (4, 3, 5)]
-        if isinstance(part, Step):
-            sizes = [(3, part.k, part.k + 2)]
+        if isinstance(part, (Step, TreeVerifier)):
+            smallest = 3 if isinstance(part, Step) else max(3, part.shape.width + 1)
+            sizes = [(smallest, part.k, part.k + 2)]
         elif part.facts.max_k is not None:
             sizes = [s for s in sizes if s[1] <= part.facts.max_k] or [(3, part.facts.max_k, part.facts.max_k + 2)]
         tests += [
@@ -46,7 +48,7 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
             for v, k, n in sizes
         ]
         v, k, n, seed = BLOCKS
-        if not isinstance(part, Step) and k <= (part.facts.max_k or k):
+        if not isinstance(part, (Step, TreeVerifier)) and k <= (part.facts.max_k or k):
             params = {"v": v, "k": k, "length": n, "draws": draws, "seed": seed}
             tests.append(Planned(NAME, part.name, f"table models V{v}-K{k}, block rules", True, params))
     if tests and part.facts.max_batch != 1 and not isinstance(part, Step):
@@ -90,6 +92,8 @@ def _sample_part(part: Part, pair: Pair, draws: int, length: int, seed: int, *, 
         return sample
     if isinstance(part, Step):
         return sample_step(part, pair, draws, length, seed)
+    if isinstance(part, TreeVerifier):
+        return sample_tree_verifier(part, pair, draws, length, seed, small=small)
     return sample_verifier(part, pair, draws, length, seed, small=small)
 
 

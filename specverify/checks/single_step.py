@@ -8,7 +8,7 @@ from collections.abc import Callable
 import hypothesis
 from hypothesis import HealthCheck, Phase
 
-from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
+from specverify.checks.base import Context, Found, Part, Planned, Round, Settings, Skipped
 from specverify.checks.explain import confirm_refutation, counterexample_from
 from specverify.errors import OpaqueRandomness, SubjectError, SubjectTimeout
 from specverify.evidence.measurements import BoundMeasurement, CoverageMeasurement, LawMeasurement, OutcomeMeasurement
@@ -16,18 +16,24 @@ from specverify.exact import emission
 from specverify.laws import Pair, Tokens
 from specverify.pairs import named_pair, pair_for, pairs
 from specverify.subjects import Decoder, Step, Verifier
+from specverify.tree_drafts import vocab_sizes
+from specverify.trees import TreeVerifier
 
 NAME = "single_step"
 QUESTION = "Does one round emit exactly the target law, whatever p and q are?"
 
 NAMED = ((2, 1), (3, 2), (4, 3))
 LARGE = ((5, 3), (6, 4))
+TREES, LARGE_TREES, GENERATED_TREES, TREES_ALONE = 800, 5_000, 100, 125
+"""Most draft trees that are walked on a named pair, on one of a large budget, on a generated pair, one row per call."""
 
 
 def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     """Two exact tests: the named pairs, and pairs generated until one fails."""
     if isinstance(part, Decoder):
         return Skipped(NAME, part.name, "a decoder does not expose a single round; see rounds and sequence")
+    if isinstance(part, TreeVerifier):
+        return _plan_trees(part, settings)
     sizes = [*NAMED, *(LARGE if settings.budget.large else ())]
     if isinstance(part, Step):
         sizes = [
@@ -46,7 +52,19 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     ]
 
 
-def measure(part: Verifier | Step, pair: Pair, *, confirm: bool = True) -> tuple[LawMeasurement, dict[Tokens, float]]:
+def _plan_trees(part: TreeVerifier, settings: Settings) -> list[Planned] | Skipped:
+    """The same two tests over as many tokens as leave few enough trees to draft."""
+    most = LARGE_TREES if settings.budget.large else TREES
+    sizes = [(v, part.k) for v in vocab_sizes(part, TREES_ALONE if part.facts.max_batch == 1 else most)]
+    if not sizes:
+        return Skipped(NAME, part.name, f"there are more than {most} such trees of drafts; see sequence")
+    tests = [Planned(NAME, part.name, "named pairs", False, {"sizes": sizes})]
+    if vocab_sizes(part, GENERATED_TREES):
+        tests.append(Planned(NAME, part.name, "generated pairs", False, {"examples": settings.budget.generated}))
+    return tests
+
+
+def measure(part: Round, pair: Pair, *, confirm: bool = True) -> tuple[LawMeasurement, dict[Tokens, float]]:
     """The law of one round on a pair, completed to K + 1 tokens, as a measurement; a deviation is confirmed by default."""
     found = emission(part, pair)
     measurement = LawMeasurement(pair, pair.k + 1, found.tokens, part.facts.dtype, unexplored=found.unexplored)
@@ -58,13 +76,13 @@ def measure(part: Verifier | Step, pair: Pair, *, confirm: bool = True) -> tuple
 def run(planned: Planned, context: Context) -> Found:
     """Measure the exact law on every pair; stop at the first that fails."""
     part = context.part
-    assert isinstance(part, (Verifier, Step))
+    assert isinstance(part, (Verifier, Step, TreeVerifier))
     if "sizes" in planned.params:
         return _named(part, planned, context)
     return _generated(part, planned, context)
 
 
-def _named(part: Verifier | Step, planned: Planned, context: Context) -> Found:
+def _named(part: Round, planned: Planned, context: Context) -> Found:
     measurements: list[LawMeasurement | CoverageMeasurement] = []
     events = {"accepted": 0.0, "rejected": 0.0, "bonus": 0.0}
     for vocab_size, k in planned.params["sizes"]:
@@ -81,7 +99,15 @@ def _named(part: Verifier | Step, planned: Planned, context: Context) -> Found:
 
 
 def smallest_failing(
-    fails: Callable[[Pair], bool], *, max_vocab: int, max_k: int, min_k: int, dtype: str, examples: int, seed: int
+    fails: Callable[[Pair], bool],
+    *,
+    max_vocab: int,
+    max_k: int,
+    min_k: int,
+    dtype: str,
+    examples: int,
+    seed: int,
+    min_vocab: int = 2,
 ) -> tuple[Pair | None, int]:
     """Look for a pair on which ``fails`` is true, and shrink it; returns (pair or None, number of pairs tried)."""
     tried = 0
@@ -99,17 +125,19 @@ def smallest_failing(
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
-    strategy = pairs(max_vocab=max_vocab, max_k=max_k, min_k=min_k, dtype=dtype, ulp=False)
+    strategy = pairs(max_vocab=max_vocab, max_k=max_k, min_k=min_k, min_vocab=min_vocab, dtype=dtype, ulp=False)
     try:
         return hypothesis.find(strategy, counted, settings=settings, random=random.Random(seed)), tried
     except hypothesis.errors.NoSuchExample:
         return None, tried
 
 
-def _generated(part: Verifier | Step, planned: Planned, context: Context) -> Found:
-    max_k = part.k if isinstance(part, Step) else min(3, part.facts.max_k or 3)
-    min_k = part.k if isinstance(part, Step) else 1
-    max_vocab = 4 if max_k <= 3 and part.facts.max_batch != 1 else 3
+def _generated(part: Round, planned: Planned, context: Context) -> Found:
+    max_k = min(3, part.facts.max_k or 3) if isinstance(part, Verifier) else part.k
+    min_k = 1 if isinstance(part, Verifier) else part.k
+    min_vocab, max_vocab = 2, 4 if max_k <= 3 and part.facts.max_batch != 1 else 3
+    if isinstance(part, TreeVerifier):
+        min_vocab, *_, max_vocab = 2 * vocab_sizes(part, GENERATED_TREES)
     largest = {"ratio": 0.0}
     kept: dict[str, LawMeasurement] = {}
     broke: dict[str, SubjectError | None] = {}
@@ -134,6 +162,7 @@ def _generated(part: Verifier | Step, planned: Planned, context: Context) -> Fou
 
     failing, tried = smallest_failing(
         fails,
+        min_vocab=min_vocab,
         max_vocab=max_vocab,
         max_k=max_k,
         min_k=min_k,

@@ -13,6 +13,7 @@ from specverify.exact.rounds import (
     verifier_rounds,
 )
 from specverify.exact.symbolic import SymbolicNumber, SymbolicTensor
+from specverify.exact.trees import tree_emission, tree_rounds
 
 __all__ = [
     "Emission",
@@ -26,6 +27,8 @@ __all__ = [
     "round_law",
     "step_emission",
     "step_rounds",
+    "tree_emission",
+    "tree_rounds",
     "verifier_emission",
     "verifier_rounds",
     "walk_rows",

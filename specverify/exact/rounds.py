@@ -14,8 +14,9 @@ from specverify.errors import RowsCoupled
 from specverify.exact.engine import DEFAULT_MAX_PATHS, walk_rows
 from specverify.exact.walk import Batch
 from specverify.laws import Pair, Tokens, all_sequences
-from specverify.subjects import DecoderLike, Step, Verifier, naming_inputs, normalise_generated
+from specverify.subjects import DecoderLike, Emitted, Step, Verifier, naming_inputs, normalise_generated
 from specverify.tables import torch_models
+from specverify.trees import TreeVerifier
 
 ROWS_PER_CALL = 256
 MOST_WALKS = 4096
@@ -81,6 +82,17 @@ def _outcomes(emitted: Any) -> list[tuple[Tokens, int | None]]:
     return list(zip(rows, accepted, strict=True))
 
 
+def mixed_emission(
+    call: Callable[[torch.Tensor], Emitted], weights: Sequence[float], max_batch: int | None, max_paths: int
+) -> Emission:
+    """Exact law of one call mixed over problems of probability ``weights`` (N,); ``call`` judges the problems named (B,)."""
+
+    def run(numbers: list[int], _batch: Batch) -> list[tuple[Tokens, int | None]]:
+        return _outcomes(call(torch.tensor(numbers)))
+
+    return _collect(run, weights, _rows_for(max_batch), max_paths)
+
+
 def verifier_emission(verifier: Verifier, pair: Pair, *, max_paths: int = DEFAULT_MAX_PATHS) -> Emission:
     """Exact law of one verification, with the K drafted tokens drawn from the pair's draft and enumerated outside."""
     drafts = all_sequences(pair.vocab_size, pair.k)
@@ -111,14 +123,20 @@ def step_emission(step: Step, pair: Pair, *, max_paths: int = DEFAULT_MAX_PATHS)
     return _collect(run, [1.0], _rows_for(step.facts.max_batch), max_paths)
 
 
-def emission(subject: Verifier | Step, pair: Pair, *, max_paths: int = DEFAULT_MAX_PATHS) -> Emission:
-    """Exact law of one round of a verifier or a step on a pair."""
+def emission(subject: Verifier | Step | TreeVerifier, pair: Pair, *, max_paths: int = DEFAULT_MAX_PATHS) -> Emission:
+    """Exact law of one round of a verifier, a step or a tree verifier on a pair."""
     if isinstance(subject, Verifier):
         return verifier_emission(subject, pair, max_paths=max_paths)
-    return step_emission(subject, pair, max_paths=max_paths)
+    if isinstance(subject, Step):
+        return step_emission(subject, pair, max_paths=max_paths)
+    from specverify.exact.trees import tree_emission
+
+    return tree_emission(subject, pair, max_paths=max_paths)
 
 
-def round_law(subject: Verifier | Step, pair: Pair, *, max_paths: int = DEFAULT_MAX_PATHS) -> dict[Tokens, float]:
+def round_law(
+    subject: Verifier | Step | TreeVerifier, pair: Pair, *, max_paths: int = DEFAULT_MAX_PATHS
+) -> dict[Tokens, float]:
     """Probability of every token tuple that one round can emit (without padding)."""
     return emission(subject, pair, max_paths=max_paths).tokens
 

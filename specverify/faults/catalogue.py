@@ -2,7 +2,7 @@
 
 Each entry holds the closed-form law of one position and a way to make the rule itself as a subject; the rules are
 imported only then. Fault laws serve as alternatives of the statistics, the rules as negative controls. More faults, which are
-no controls, are in :mod:`specverify.faults.more`; :func:`fault` knows both.
+no controls, are in :mod:`specverify.faults.more` and :mod:`specverify.faults.several`; :func:`fault` knows all.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from specverify.errors import UsageError
 from specverify.faults import laws
 from specverify.faults.more import MORE_FAULTS, RoundFault
+from specverify.faults.several import NOISE_FAULTS, TREE_FAULTS
 from specverify.laws import Array
 
 if TYPE_CHECKING:
     from specverify.subjects import Step, Verifier
+    from specverify.trees import TreeVerifier
 
 COMMON = "common error"
 MIXED = "common error: parts of two sound rules mixed"
@@ -173,12 +175,12 @@ CATALOGUE: dict[str, Fault] = dict(
 
 
 def all_faults() -> dict[str, Fault | RoundFault]:
-    """Every known wrong rule by name: those of the catalogue, then those of :data:`specverify.faults.more.MORE_FAULTS`."""
-    return {**CATALOGUE, **MORE_FAULTS}
+    """Every known wrong rule by name: those of the catalogue, then those of the tables beside it."""
+    return {**CATALOGUE, **MORE_FAULTS, **TREE_FAULTS, **NOISE_FAULTS}
 
 
 def fault(name: str) -> Fault | RoundFault:
-    """Find a fault of either table by name. Errors: UsageError that lists the known names."""
+    """Find a fault of any table by name. Errors: UsageError that lists the known names."""
     known = all_faults()
     try:
         return known[name]
@@ -187,6 +189,6 @@ def fault(name: str) -> Fault | RoundFault:
 
 
 @cache
-def subject(name: str) -> Verifier | Step:
-    """Return the rule of a fault as a subject; one that drafts itself drafts ``STEP_K`` tokens."""
+def subject(name: str) -> Verifier | Step | TreeVerifier:
+    """Return the rule of a fault as a subject; one that drafts itself drafts ``STEP_K`` tokens, a tree has that depth."""
     return fault(name).make(STEP_K)

@@ -17,6 +17,7 @@ from specverify.laws import Array
 
 if TYPE_CHECKING:
     from specverify.subjects import Step, Verifier
+    from specverify.trees import TreeVerifier
 
 Law = Callable[[Array, Array], Array]
 COMMON = "common error"
@@ -38,7 +39,7 @@ class RoundFault:
     summary: str
     advice: str
     source: str
-    make: Callable[[int], Verifier | Step]
+    make: Callable[[int], Verifier | Step | TreeVerifier]
     law: Law | None = None
     bonus: Law | None = None
     shows_from: int = 1
