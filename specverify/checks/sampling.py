@@ -82,14 +82,18 @@ def _batches(n: int, most: int, small: bool) -> Iterator[int]:
 def sample_verifier(verifier: Verifier, pair: Pair, n: int, length: int, seed: int, *, small: bool = False) -> Sample:
     """``n`` sequences of ``length`` tokens from a verifier used round after round, drafting from the pair's draft."""
     rng = stream(seed, "drafts")
+    numbers = torch.Generator().manual_seed(derive(seed, "given"))
     out = Sample()
     with seeded(derive(seed, "verifier")):
         for rows in _batches(n, min(verifier.facts.max_batch or MOST_ROWS, MOST_ROWS), small):
-            _verifier_batch(verifier, pair, rows, length, rng, out)
+            _verifier_batch(verifier, pair, rows, length, rng, numbers, out)
     return out
 
 
-def _verifier_batch(verifier: Verifier, pair: Pair, rows: int, length: int, rng: np.random.Generator, out: Sample) -> None:
+def _verifier_batch(
+    verifier: Verifier, pair: Pair, rows: int, length: int, rng: np.random.Generator, numbers: torch.Generator, out: Sample
+) -> None:
+    """Add ``rows`` sequences; ``numbers`` is where the numbers come from that a verifier takes as arguments."""
     k, start = pair.k, len(pair.prompt)
     width = start + length + 2 * k + 1
     ids = np.zeros((rows, width), np.int64)
@@ -107,7 +111,7 @@ def _verifier_batch(verifier: Verifier, pair: Pair, rows: int, length: int, rng:
         q = pair.draft.laws[np.take_along_axis(pair.draft.contexts_along(work), span[:, :k], 1)]
         p = pair.target.laws[np.take_along_axis(pair.target.contexts_along(work), span, 1)]
         drafted = np.take_along_axis(work, span[:, :k], 1)
-        emitted = verifier(torch.from_numpy(drafted), torch.from_numpy(q), torch.from_numpy(p))
+        emitted = verifier(torch.from_numpy(drafted), torch.from_numpy(q), torch.from_numpy(p), generator=numbers)
         tokens, counts = emitted.tokens.numpy(), emitted.counts.numpy()
         for j in range(k + 1):
             on = counts > j
