@@ -55,8 +55,10 @@ def read_given(given: str | Mapping[str, str] | None) -> tuple[Numbers, ...]:
         return ()
     if isinstance(given, str):
         if given not in _SHORT:
-            raise SubjectError(f"given={given!r} is not known; write one of {', '.join(map(repr, _SHORT))}, or a mapping such as "
-                               '{"coins": "uniforms (B, K)", "noise": "exponentials (B, V)"}')
+            raise SubjectError(
+                f"given={given!r} is not known; write one of {', '.join(map(repr, _SHORT))}, or a mapping such as "
+                '{"coins": "uniforms (B, K)", "noise": "exponentials (B, V)"}'
+            )
         given = _SHORT[given]
     return tuple(_read(name, form) for name, form in given.items())
 

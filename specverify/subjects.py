@@ -200,18 +200,18 @@ class Verifier:
         """Run the step on copies of its inputs and read what it returned.
 
         ``numbers`` are the random numbers it asks for, one tensor (B, ...) for each entry of ``given``; without them they
-        are drawn here, in the declared precision, from ``generator`` or torch's global stream.
+        are drawn here, in the declared precision, from ``generator`` or torch's global stream. Errors: SubjectError.
         """
         dtype = self.facts.torch_dtype
         (B, K), V = draft_tokens.shape, target_probs.shape[-1]
         if numbers is None:
             numbers = [one.draw(B, K, V, dtype, generator) for one in self.given]
+        elif len(numbers) != len(self.given):
+            raise SubjectError(f"{self.name} takes {len(self.given)} tensors of random numbers, got {len(numbers)}")
         else:
             numbers = [x.clone() for x in numbers]
         known = {f"given {n.name}": x for n, x in zip(self.given, numbers, strict=True) if type(x) is Tensor}
-        with naming_inputs(
-            self.name, draft_tokens=draft_tokens, draft_probs=draft_probs, target_probs=target_probs, **known
-        ):
+        with naming_inputs(self.name, draft_tokens=draft_tokens, draft_probs=draft_probs, target_probs=target_probs, **known):
             laws = (draft_probs.to(dtype, copy=True), target_probs.to(dtype, copy=True))
             raw = self.verify(draft_tokens.clone(), *laws, *numbers)
             return normalise_emitted(raw, B, K, V, self.name)

@@ -40,11 +40,16 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     elif part.facts.max_k is not None:
         sizes = [(v, k) for v, k in sizes if k <= part.facts.max_k] or [(3, part.facts.max_k)]
     if part.facts.max_batch == 1:
-        sizes = [(v, k) for v, k in sizes if v**k <= 125] or sizes[:1]
+        sizes = [(v, k) for v, k in sizes if v**k <= (64 if bisected_alone(part) else 125)] or sizes[:1]
     return [
         Planned(NAME, part.name, "named pairs", False, {"sizes": sizes}),
         Planned(NAME, part.name, "generated pairs", False, {"examples": settings.budget.generated}),
     ]
+
+
+def bisected_alone(part: Part) -> bool:
+    """Whether thresholds must be bisected with one row per call, which takes hundreds of calls for each region."""
+    return isinstance(part, Verifier) and bool(part.given) and part.facts.max_batch == 1
 
 
 def measure(part: Verifier | Step, pair: Pair, *, confirm: bool = True) -> tuple[LawMeasurement, dict[Tokens, float]]:
@@ -108,7 +113,7 @@ def smallest_failing(
 
 
 def _generated(part: Verifier | Step, planned: Planned, context: Context) -> Found:
-    max_k = part.k if isinstance(part, Step) else min(3, part.facts.max_k or 3)
+    max_k = part.k if isinstance(part, Step) else min(2 if bisected_alone(part) else 3, part.facts.max_k or 3)
     min_k = part.k if isinstance(part, Step) else 1
     max_vocab = 4 if max_k <= 3 and part.facts.max_batch != 1 else 3
     largest = {"deviation": 0.0, "ratio": 0.0}

@@ -31,11 +31,15 @@ from specverify.subjects import DTYPES
 ROWS_PER_CALL = 4096
 CHECKS, CHECKS_ALONE = 8192, 2048
 """Random settings that must agree with what was found, in calls of many rows and of one row."""
+REGIONS_ALONE = 3000
+"""Most regions found with one row per call: each takes one to two hundred calls."""
 
 
 def space_of(given: Sequence[Numbers], k: int, vocab_size: int, dtype: torch.dtype) -> Space:
     """Every number that one row takes."""
-    sizes = {kind: sum(math.prod(n.shape(k, vocab_size)) for n in given if n.kind == kind) for kind in ("uniforms", "exponentials")}
+    sizes = {
+        kind: sum(math.prod(n.shape(k, vocab_size)) for n in given if n.kind == kind) for kind in ("uniforms", "exponentials")
+    }
     return Space(sizes["uniforms"], sizes["exponentials"] // vocab_size, vocab_size, dtype)
 
 
@@ -75,12 +79,14 @@ def given_regions(
         return run(problems, tensors_of(space, points, given, k, vocab_size))
 
     rows = min(ROWS_PER_CALL, max_batch or ROWS_PER_CALL)
-    try:
-        checks = CHECKS if rows > 1 else CHECKS_ALONE
-        return explore_given(evaluate, space, weights, rows=rows, checks=checks, max_regions=max_paths), None
-    except RowsCoupled as error:
-        alone = explore_given(evaluate, space, weights, rows=1, checks=CHECKS_ALONE, max_regions=max_paths)
-        return alone, str(error)
+    coupled = None
+    if rows > 1:
+        try:
+            return explore_given(evaluate, space, weights, rows=rows, checks=CHECKS, max_regions=max_paths), None
+        except RowsCoupled as error:
+            coupled = str(error)
+    fewer = min(max_paths, REGIONS_ALONE)
+    return explore_given(evaluate, space, weights, rows=1, checks=CHECKS_ALONE, max_regions=fewer), coupled
 
 
 def law_of(regions: Regions) -> list[tuple[Any, float]]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.random
 import torch
 
-from specverify.errors import OpaqueRandomness, PathBudgetExceeded, RowsCoupled
+from specverify.errors import OpaqueRandomness, PathBudgetExceeded, RowsCoupled, SpecverifyError
 from specverify.exact.given_search import JOINT, Search, examine
 from specverify.exact.given_space import Points, Region, Space, join
 from specverify.laws import Ints
@@ -109,7 +109,9 @@ class Regions:
         wrong = []
         for problem in np.unique(problems).tolist():
             rows = np.flatnonzero(problems == problem)
-            wrong += [(problem, leaf, points.take([rows[r]])) for leaf, r in self._wrong(problem, points.take(rows), outcomes[rows])]
+            wrong += [
+                (problem, leaf, points.take([rows[r]])) for leaf, r in self._wrong(problem, points.take(rows), outcomes[rows])
+            ]
         return wrong
 
     def _wrong(self, problem: int, points: Points, outcomes: Ints) -> Iterator[tuple[int, int]]:
@@ -142,24 +144,28 @@ def explore_given(
     """
     found = Regions(space, Asker(evaluate, rows), [[] for _ in weights], weights, seed)
     rngs = [stream(seed, "given", problem) for problem in range(len(weights))]
-    work: list[Work] = [(problem, space.whole(), None) for problem in range(len(weights))]
-    try:
-        with own_streams():
-            for attempt in range(MOST_REFINEMENTS):
-                _search(found, work, rngs, max_regions)
-                wrong = found.compare(checks, attempt)
-                if not wrong:
-                    break
-                work = [(problem, found.leaves[problem][leaf].region, point) for problem, leaf, point in wrong]
-                for problem, leaf, _ in reversed(wrong):
-                    del found.leaves[problem][leaf]
-            else:
-                raise OpaqueRandomness(JOINT)
-            found.asker.ask_again()
-    except OpaqueRandomness:
-        found.asker.ask_again()  # code that is no function of its numbers, or couples rows, is to be told so
-        raise
+    with own_streams():
+        try:
+            _refine(found, rngs, checks, max_regions)
+        except OpaqueRandomness:
+            found.asker.ask_again()  # code that is no function of its numbers, or couples rows, is to be told so
+            raise
+        found.asker.ask_again()
     return found
+
+
+def _refine(found: Regions, rngs: Sequence[np.random.Generator], checks: int, max_regions: int) -> None:
+    """Search, try random settings, and search again where these disagree."""
+    work: list[Work] = [(problem, found.space.whole(), None) for problem in range(len(rngs))]
+    for attempt in range(MOST_REFINEMENTS):
+        _search(found, work, rngs, max_regions)
+        wrong = found.compare(checks, attempt)
+        if not wrong:
+            return
+        work = [(problem, found.leaves[problem][leaf].region, point) for problem, leaf, point in wrong]
+        for problem, leaf, _ in reversed(wrong):
+            del found.leaves[problem][leaf]
+    raise OpaqueRandomness(JOINT)
 
 
 def _search(found: Regions, work: list[Work], rngs: Sequence[np.random.Generator], max_regions: int) -> None:
@@ -197,18 +203,18 @@ def _search(found: Regions, work: list[Work], rngs: Sequence[np.random.Generator
 def own_streams() -> Iterator[None]:
     """Refuse code that draws from a global stream of torch, Python or numpy beside the numbers it is given."""
     before = _streams()
-    refused: OpaqueRandomness | None = None
+    failed: SpecverifyError | None = None
     try:
         yield
-    except OpaqueRandomness as error:
-        refused = error
+    except (OpaqueRandomness, RowsCoupled) as error:  # what came of such draws, most likely
+        failed = error
     if _streams() != before:
         raise OpaqueRandomness(
             "the code draws random numbers of its own beside those it is given; to be analysable, draw none, or take them all "
             "as arguments"
         )
-    if refused is not None:
-        raise refused
+    if failed is not None:
+        raise failed
 
 
 def _streams() -> tuple[object, ...]:

@@ -19,9 +19,9 @@ from specverify.laws import Ints
 
 RANDOM_POINTS = 32
 """Random points that must agree before a region is taken to have one outcome."""
-BASES = 4
+BASES = 3
 """Random points from which every number is moved along its whole range."""
-STOPS = 5
+STOPS = 2
 """Random stops on the way along a range, one in each equal part of it, beside both of its ends."""
 MOST_CUTS = 256
 """Most thresholds on one line: more look like noise."""
@@ -154,9 +154,7 @@ def _flat(
     return [t for t, (below, above) in zip(thresholds, outcomes, strict=True) if (below != above).any()]
 
 
-def _between(
-    region: Region, a: Points, b: Points, rng: np.random.Generator
-) -> Generator[Points, Ints, list[Region]]:
+def _between(region: Region, a: Points, b: Points, rng: np.random.Generator) -> Generator[Points, Ints, list[Region]]:
     """Find a number on the way from one point to another that changes the outcome, and split the region there."""
     uniforms, races = region.space.uniforms, region.space.races
     way = [a]

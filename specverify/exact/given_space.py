@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from specverify.given import GRID_BITS
 from specverify.laws import Array, Ints
+
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -69,14 +73,27 @@ class Space:
         """2**reach and 2**-reach are as far apart as clocks may be set without overflow in the dtype."""
         return {torch.float64: 200, torch.float16: 13}.get(self.dtype, 50)
 
+    @property
+    def close(self) -> float:
+        """Relative distance within which rounding in the dtype may decide which clock rings first."""
+        return 16 * float(torch.finfo(self.dtype).eps)
+
     def values(self, steps: Ints) -> Array:
         """The uniforms that steps stand for."""
-        return np.ldexp(steps.astype(np.float64), -self.bits)
+        numbers: Array = np.ldexp(steps.astype(np.float64), -self.bits)
+        return numbers
 
     def rounded(self, clocks: Array) -> Array:
-        """Clocks as the dtype holds them, never 0."""
-        kept = torch.from_numpy(np.ascontiguousarray(clocks)).to(self.dtype).to(torch.float64).numpy()
-        return np.maximum(kept, torch.finfo(self.dtype).tiny)
+        """Clocks as the dtype holds them."""
+        kept: Array = torch.from_numpy(np.ascontiguousarray(clocks)).to(self.dtype).to(torch.float64).numpy()
+        return kept
+
+    def unclear(self, times: Array) -> Flags:
+        """Which races (N,) between clocks that ring at ``times`` (N, n) rounding may decide."""
+        if times.shape[1] == 1:
+            return np.zeros(len(times), np.bool_)
+        first, second = np.partition(times, 1, axis=1)[:, :2].T
+        return np.asarray(second <= first * (1 + self.close), np.bool_)
 
     def whole(self) -> Region:
         """All numbers there are."""
@@ -118,9 +135,7 @@ class Region:
         def moved(bounds: tuple[int, ...], bound: int) -> tuple[int, ...]:
             return (*bounds[:coordinate], bound, *bounds[coordinate + 1 :])
 
-        return [
-            replace(self, low=moved(self.low, a), high=moved(self.high, b)) for a, b in zip(edges, edges[1:], strict=False)
-        ]
+        return [replace(self, low=moved(self.low, a), high=moved(self.high, b)) for a, b in pairwise(edges)]
 
     def decided(self, race: int, weights: Array) -> list[Region]:
         """The parts in which each token of positive weight wins a race."""
@@ -132,11 +147,13 @@ class Region:
         Given that i wins, the first ring t = min E / w is exponential with rate sum w, and whatever the others have left
         after t is exponential again (no memory).
         """
-        fresh = rng.exponential(size=(n, self.space.runners))
+        least = 2.0**-self.space.reach
+        fresh = np.maximum(rng.exponential(size=(n, self.space.runners)), least)
         if race in self.won:
             winner, weights = self.won[race].winner, self.won[race].weights
-            first = rng.exponential(size=n) / weights.sum()
-            fresh += first[:, None] * weights
+            first = np.maximum(rng.exponential(size=n) / weights.sum(), least / weights[winner])
+            # The others ring late enough for the winner to be the same in the dtype.
+            fresh += (1 + 2 * self.space.close) * first[:, None] * weights
             fresh[:, winner] = first * weights[winner]
         return self.space.rounded(fresh)
 
@@ -154,22 +171,23 @@ class Region:
         widths = high - low
         # On a coarse grid, or in a thin region, a few steps are the least move that can be told from none.
         most = np.maximum(widths >> shift, np.minimum(widths // 2, 8))
-        moves = rng.integers((most + 1) // 2, most + 1, (n, self.space.uniforms)) * rng.choice((-1, 1), (n, self.space.uniforms))
+        moves = rng.integers((most + 1) // 2, most + 1, (n, self.space.uniforms)) * rng.choice(
+            (-1, 1), (n, self.space.uniforms)
+        )
         moves[:, coordinate] = 0
         moved = point.steps + moves
         moved = np.where((moved < low) | (moved >= high), point.steps - moves, moved)
         noise = point.noise * (1 + np.ldexp(rng.uniform(-1, 1, (n, *point.noise.shape[1:])), -shift))
         return Points(moved, self.space.rounded(noise))
 
-    def holds(self, points: Points) -> tuple[Array, Array]:
+    def holds(self, points: Points) -> tuple[Flags, Flags]:
         """Which points lie in the region, and which lie so near the end of a race that rounding decides it: both (N,) bool."""
-        inside = ((points.steps >= np.array(self.low)) & (points.steps < np.array(self.high))).all(1)
-        unclear = np.zeros(len(points), bool)
+        within = (points.steps >= np.array(self.low)) & (points.steps < np.array(self.high))
+        inside: Flags = np.asarray(within.all(1), np.bool_)
+        unclear: Flags = np.zeros(len(points), np.bool_)
         for race, decided in self.won.items():
             used = np.flatnonzero(decided.weights > 0)
             times = points.noise[:, race, used] / decided.weights[used]
             inside &= used[times.argmin(1)] == decided.winner
-            if len(used) > 1:
-                first, second = np.partition(times, 1, axis=1)[:, :2].T
-                unclear |= second <= first * (1 + 64 * torch.finfo(self.space.dtype).eps)
+            unclear |= self.space.unclear(times)
         return inside, unclear

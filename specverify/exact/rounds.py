@@ -134,9 +134,7 @@ def _given_emission(
     )
     emitted, reported = _masses(law_of(regions))
     most = MOST_WALKS if regions.asker.rows == 1 else MOST_GIVEN
-    return Emission(
-        emitted, reported, sum(map(len, regions.leaves)), regions.asker.calls, coupled, regions.confirm, most
-    )
+    return Emission(emitted, reported, sum(map(len, regions.leaves)), regions.asker.calls, coupled, regions.confirm, most)
 
 
 def step_emission(step: Step, pair: Pair, *, max_paths: int = DEFAULT_MAX_PATHS) -> Emission:
