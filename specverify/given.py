@@ -13,7 +13,11 @@ from torch import Tensor
 from specverify.errors import OpaqueRandomness, SubjectError
 
 GRID_BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
-"""A uniform of ``torch.rand`` is a multiple of 2**-bits, each equally likely; no finer number is ever handed out."""
+"""Uniforms handed out are multiples of 2**-bits, each equally likely.
+
+In float64 and float32 these are the numbers of ``torch.rand``. In lower precision torch rounds finer numbers, in a way that
+depends on its version; here they are the multiples of the spacing just below 1.
+"""
 
 Hands = Literal["torch", "numpy", "lists"]
 
@@ -45,7 +49,10 @@ class Numbers:
         """Fresh numbers (rows, ...) in ``dtype``; without a generator from torch's global stream."""
         shape = (rows, *self.shape(k, vocab_size))
         if self.kind == "uniforms":
-            return torch.rand(shape, dtype=dtype, generator=generator)
+            if dtype in (torch.float64, torch.float32):
+                return torch.rand(shape, dtype=dtype, generator=generator)
+            bits = GRID_BITS[dtype]
+            return (torch.randint(2**bits, shape, generator=generator) * 2.0**-bits).to(dtype)
         return torch.empty(shape, dtype=dtype).exponential_(generator=generator)
 
 

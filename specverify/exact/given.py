@@ -5,8 +5,7 @@ argmin E / w of exponentials, it is constant on boxes: they are found by probing
 the weights of a race by bisection of E_i / E_r, and the probability of an outcome is the volume of its boxes. The code may be
 numpy, plain Python, a compiled kernel. Whatever does not have this shape is refused, never measured roughly.
 
-The numbers are those that ``torch.rand`` draws in the declared dtype, multiples of 2**-53 in float64 and 2**-24 in float32, and
-a box has the probability of its grid points: ``u <= 0`` has probability 2**-53 here. So probabilities differ from those of real
+The numbers are those that a verifier is handed in its dtype, multiples of 2**-53 in float64 and 2**-24 in float32, and a box has the probability of its grid points: ``u <= 0`` has probability 2**-53 here. So probabilities differ from those of real
 uniforms by at most one grid step per threshold, which :func:`specverify.evidence.measurements.law_tolerance` allows for. The
 ends of every range are probed too, u = 0 and the largest u below 1: code that fails there fails here.
 """

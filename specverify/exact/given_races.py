@@ -19,8 +19,8 @@ RACES_RUN = 64
 """Random races whose outcome the weights found must predict."""
 
 NO_RACE = (
-    "given exponentials decide otherwise than by a race argmin E / w with one weight for each token; to be analysable, use "
-    "them in one race per path, or take uniforms"
+    "given exponentials decide otherwise than by a race argmin E / w with one weight for each token, for instance in two races "
+    "on one path; to be analysable, use every clock in one race per path, or take uniforms"
 )
 
 

@@ -68,17 +68,21 @@ class Asker:
         return found
 
     def ask_again(self) -> None:
-        """Ask for outcomes once more, each point alone in its call. Errors: RowsCoupled, or OpaqueRandomness with one row."""
+        """Ask for some outcomes once more, each point alone in its call. Errors: see :meth:`repeat`."""
         step = max(1, len(self.remembered) // ASKED_AGAIN)
         for problem, point, outcome in self.remembered[::step][::-1]:
-            if self._call(np.array([problem]), point) == [outcome]:
-                continue
-            if self.rows > 1:
-                raise RowsCoupled("a row alone came out differently from the same row among others")
-            raise OpaqueRandomness(
-                "the code is not a function of the numbers it is given: the same ones came out differently the second time; "
-                "to be analysable, take all random numbers as arguments and keep no state between calls"
-            )
+            self.repeat(problem, point, outcome)
+
+    def repeat(self, problem: int, point: Points, outcome: int) -> None:
+        """Insist on the outcome of a point. Errors: RowsCoupled, or OpaqueRandomness where calls have one row anyway."""
+        if self._call(np.array([problem]), point) == [outcome]:
+            return
+        if self.rows > 1:
+            raise RowsCoupled("a row alone came out differently from the same row among others")
+        raise OpaqueRandomness(
+            "the code is not a function of the numbers it is given: the same ones came out differently the second time; "
+            "to be analysable, take all random numbers as arguments and keep no state between calls"
+        )
 
 
 @dataclass(frozen=True)
@@ -146,12 +150,23 @@ def explore_given(
     rngs = [stream(seed, "given", problem) for problem in range(len(weights))]
     with own_streams():
         try:
+            _look_twice(found)
             _refine(found, rngs, checks, max_regions)
         except OpaqueRandomness:
             found.asker.ask_again()  # code that is no function of its numbers, or couples rows, is to be told so
             raise
         found.asker.ask_again()
     return found
+
+
+def _look_twice(found: Regions) -> None:
+    """Ask ``ASKED_AGAIN`` random settings together, then each alone: a long search in code that is no function is spared."""
+    rng = stream(found.seed, "twice")
+    problems = rng.integers(0, len(found.weights), ASKED_AGAIN)
+    points = found.space.whole().sample(ASKED_AGAIN, rng)
+    outcomes = found.asker(problems, points)
+    for row, (problem, outcome) in enumerate(zip(problems.tolist(), outcomes.tolist(), strict=True)):
+        found.asker.repeat(problem, points.take([row]), outcome)
 
 
 def _refine(found: Regions, rngs: Sequence[np.random.Generator], checks: int, max_regions: int) -> None:

@@ -1,6 +1,6 @@
 """Where do given random numbers live? Points on their grid, regions of them, and how probable a region is.
 
-Uniforms are integers here: step s stands for the number s * 2**-bits, the multiples that ``torch.rand`` draws in a dtype
+Uniforms are integers here: step s stands for the number s * 2**-bits, one of the multiples that are handed out in a dtype
 (53 bits in float64, 24 in float32), each equally likely. A region is a box of steps together with the races that were
 decided in it; its probability is the share of grid points times the chances of the winners.
 """

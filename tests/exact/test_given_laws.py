@@ -91,7 +91,9 @@ ONE_POSITION: list[tuple[Verifier, Callable[[Array, Array], Array]]] = [
 
 @pytest.mark.parametrize(("twin", "law"), ONE_POSITION, ids=lambda x: getattr(x, "name", ""))
 @pytest.mark.parametrize("size", [(3, 1), (4, 2)], ids=str)
-def test_wrong_twins_have_their_closed_form(twin: Verifier, law: Callable[[Array, Array], Array], size: tuple[int, int]) -> None:
+def test_wrong_twins_have_their_closed_form(
+    twin: Verifier, law: Callable[[Array, Array], Array], size: tuple[int, int]
+) -> None:
     """The first token follows the catalogue's law to rounding, and not the target's."""
     pair = named_pair(*size, zeros=0.0)
     found = first_token(verifier_emission(twin, pair).tokens, pair.vocab_size)

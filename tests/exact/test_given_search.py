@@ -99,7 +99,7 @@ def test_tokens_that_share_an_outcome_share_its_mass() -> None:
     [
         (lambda u: bool(u.min() < 0.25), {True: 1 - 0.75**2, False: 0.75**2}),
         (lambda u: bool((u[0] < 0.3) ^ (u[1] < 0.6)), {True: 0.3 * 0.4 + 0.7 * 0.6, False: 0.3 * 0.6 + 0.7 * 0.4}),
-        (lambda u: bool((u > 1 - 1e-6).all()), {True: 1e-12, False: 1 - 1e-12}),
+        (lambda u: bool((u > 1 - 1e-3).all()), {True: 1e-6, False: 1 - 1e-6}),
         (lambda u: int(u[0] * 8) % 2, {0: 0.5, 1: 0.5}),
         (lambda u: bool(1 - (2 * u[0] - 1) ** 2 < 0.75), {True: 0.5, False: 0.5}),
     ],
@@ -120,19 +120,25 @@ JOINT: list[tuple[str, Callable[..., Any], tuple[int, ...] | None, tuple[int, ..
     ("coin from noise", lambda u, e: bool(u < e[0] / (1 + e[0])), (), (2,)),
     ("clock against a threshold", lambda e: bool(e[0] < 1), None, (3,)),
     ("second place", lambda e: tuple(np.argsort(e / [0.5, 0.3, 0.2])[:2].tolist()), None, (3,)),
-    ("a race of sums", lambda e: int(np.argmin([e[0] + e[1], e[2], e[1]])), None, (3,)),
+    ("a race of sums", lambda e: int(np.argmin([e[0] + e[1], e[2]])), None, (3,)),
     ("a race across places", lambda e: int(np.argmin(e.reshape(-1))), None, (2, 2)),
-    ("squares of clocks", lambda e: int(np.argmin(e**2 / [0.5, 0.3, 0.2])), None, (3,)),
     ("clocks with a shift", lambda e: int(np.argmin(e + [0.0, 0.1, 0.2])), None, (3,)),
     ("parity of digits", lambda u: int(u[0] * 1e9) % 2, (1,), None),
 ]
 
 
-@pytest.mark.parametrize(("f", "shape", "clocks"), [x[1:] for x in JOINT if x[0] != "squares of clocks"], ids=[x[0] for x in JOINT if x[0] != "squares of clocks"])
+@pytest.mark.parametrize(("f", "shape", "clocks"), [x[1:] for x in JOINT], ids=[x[0] for x in JOINT])
 def test_joint_dependence_is_refused(f: Callable[..., Any], shape: Any, clocks: Any) -> None:
     """What is neither boxes nor one race per path is named as such, and no law is given."""
     with pytest.raises(OpaqueRandomness, match=r"jointly|otherwise than by a race"):
         induced_law_given(f, shape, clocks)
+
+
+def test_squares_of_clocks_race_with_the_roots_of_their_weights() -> None:
+    """argmin E**2 / w is argmin E / sqrt(w): a race all the same, and measured as the one it is."""
+    roots = np.sqrt([0.5, 0.3, 0.2])
+    law = induced_law_given(lambda e: int(np.argmin(e**2 / roots**2)), None, (3,)).pmf
+    assert law == pytest.approx(dict(enumerate(roots / roots.sum())), abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -149,7 +155,7 @@ def test_products_of_uniforms_are_refused_where_they_matter(k: int) -> None:
 
 def test_one_noise_for_two_races_on_a_path_is_refused() -> None:
     """Sample-and-match on one noise decides the second place by a race that the first has already bent."""
-    with pytest.raises(OpaqueRandomness, match="two races"):
+    with pytest.raises(OpaqueRandomness, match="two races on one path"):
         verifier_emission(given.match_on_one_noise, named_pair(3, 2))
 
 
@@ -164,7 +170,7 @@ def test_islands_are_measured_or_refused_but_not_overlooked(seed: int) -> None:
 def test_what_a_search_missed_is_seen_when_a_refutation_is_confirmed() -> None:
     """Of islands of mass 1e-5 some are missed; trying 2.3 million settings again sees every one of those."""
     missed = 0
-    for seed in range(6):
+    for seed in range(3):
         corner = np.random.default_rng(seed).random(2) * 0.9
         given_two = read_given({"u": "uniforms (B, K)"})
 
