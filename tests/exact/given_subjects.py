@@ -146,7 +146,7 @@ kernel_coin_kept = verifier(given=COINS_AND_FINAL, name="kernel_coin_kept")(
 
 def race_rule(x: Tensor, q: Tensor, p: Tensor, u: Tensor, noise: Tensor, bonus: Tensor, *, fault: str = "") -> Tensor:
     """Token rejection with the recovered tokens of all positions raced beforehand on one noise (B, V), as engines do."""
-    B, K = x.shape
+    K = x.shape[1]
     px, qx = p[:, :K].gather(2, x[..., None])[..., 0], q.gather(2, x[..., None])[..., 0]
     accepted = (u * qx < px).long().cumprod(1).sum(1)
     gap = p[:, :K] - q

@@ -122,7 +122,7 @@ JOINT: list[tuple[str, Callable[..., Any], tuple[int, ...] | None, tuple[int, ..
     ("second place", lambda e: tuple(np.argsort(e / [0.5, 0.3, 0.2])[:2].tolist()), None, (3,)),
     ("a race of sums", lambda e: int(np.argmin([e[0] + e[1], e[2]])), None, (3,)),
     ("a race across places", lambda e: int(np.argmin(e.reshape(-1))), None, (2, 2)),
-    ("clocks with a shift", lambda e: int(np.argmin(e + [0.0, 0.1, 0.2])), None, (3,)),
+    ("clocks with a shift", lambda e: int(np.argmin(e + np.arange(3) / 10)), None, (3,)),
     ("parity of digits", lambda u: int(u[0] * 1e9) % 2, (1,), None),
 ]
 
@@ -135,7 +135,7 @@ def test_joint_dependence_is_refused(f: Callable[..., Any], shape: Any, clocks: 
 
 
 def test_squares_of_clocks_race_with_the_roots_of_their_weights() -> None:
-    """argmin E**2 / w is argmin E / sqrt(w): a race all the same, and measured as the one it is."""
+    """The rule argmin E**2 / w is argmin E / sqrt(w): a race all the same, and measured as the one it is."""
     roots = np.sqrt([0.5, 0.3, 0.2])
     law = induced_law_given(lambda e: int(np.argmin(e**2 / roots**2)), None, (3,)).pmf
     assert law == pytest.approx(dict(enumerate(roots / roots.sum())), abs=TOLERANCE)

@@ -121,7 +121,7 @@ def test_uniforms_lie_on_the_stated_grid_and_exponentials_are_positive(dtype: to
     steps = u * 2.0 ** GRID_BITS[dtype]
     assert torch.equal(steps, steps.round())
     assert not torch.equal(steps / 2, (steps / 2).round())
-    assert 0 <= u.min()
+    assert u.min() >= 0
     assert u.max() < 1
     e = Numbers("e", "exponentials", ("V",)).draw(rows, 1, 2, dtype, generator).double()
     assert e.min() > 0
