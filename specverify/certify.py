@@ -20,6 +20,7 @@ from specverify.checks import CHECKS
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.errors import (
     OpaqueRandomness,
+    PathBudgetExceeded,
     SpecverifyError,
     SubjectError,
     SubjectTimeout,
@@ -187,6 +188,8 @@ class Runner:
                 found = self._found(planned, seed, alpha)
         except OpaqueRandomness as error:
             found = Found((OutcomeMeasurement("skipped", str(error)),), None, ("judged by sampling alone",))
+        except PathBudgetExceeded as error:
+            found = Found((OutcomeMeasurement("inconclusive", str(error)),))
         except SpecverifyError as error:
             found = self.failed(planned, str(error), getattr(error, "inputs", ""))
         except (KeyboardInterrupt, _Alarm):

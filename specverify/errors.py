@@ -33,6 +33,10 @@ class OpaqueRandomness(SpecverifyError):  # noqa: N818 - the name the documentat
     """
 
 
+class PathBudgetExceeded(SpecverifyError):  # noqa: N818 - named after the limit
+    """A search over given numbers met more regions than it was allowed to."""
+
+
 class RowsCoupled(SpecverifyError):  # noqa: N818 - named after what was found
     """Rows of a batch influence each other, so one path per row is not a sound way to walk them."""
 

@@ -22,10 +22,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from specverify.errors import SpecverifyError, SubjectError
+from specverify.given import Hands, Numbers, handed, read_given
 
 if TYPE_CHECKING:
     from specverify.trees import TreeVerifier
@@ -177,23 +179,45 @@ class Timeable(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Verifier:
-    """One verification step: ``verify(draft_tokens (B,K) int64, draft_probs (B,K,V), target_probs (B,K+1,V))``.
+    """One verification step: ``verify(draft_tokens (B,K) int64, draft_probs (B,K,V), target_probs (B,K+1,V), *numbers)``.
 
-    It draws its own randomness and returns anything :func:`normalise_emitted` reads.
+    It draws its own randomness, or takes it as further arguments, those that ``given`` lists, in that order. It returns
+    anything :func:`normalise_emitted` reads.
     """
 
     name: str
-    verify: Callable[[Tensor, Tensor, Tensor], Any]
+    verify: Callable[..., Any]
     facts: Facts = field(default_factory=Facts)
+    given: tuple[Numbers, ...] = ()
 
     kind = "verifier"
 
-    def __call__(self, draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor) -> Emitted:
-        """Run the step on copies of its inputs and read what it returned."""
+    def __call__(
+        self,
+        draft_tokens: Tensor,
+        draft_probs: Tensor,
+        target_probs: Tensor,
+        numbers: Sequence[Tensor] | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Emitted:
+        """Run the step on copies of its inputs and read what it returned.
+
+        ``numbers`` are the random numbers it asks for, one tensor (B, ...) for each entry of ``given``; without them they
+        are drawn here, in the declared precision, from ``generator`` or torch's global stream. Errors: SubjectError.
+        """
         dtype = self.facts.torch_dtype
         (B, K), V = draft_tokens.shape, target_probs.shape[-1]
-        with naming_inputs(self.name, draft_tokens=draft_tokens, draft_probs=draft_probs, target_probs=target_probs):
-            raw = self.verify(draft_tokens.clone(), draft_probs.to(dtype, copy=True), target_probs.to(dtype, copy=True))
+        if numbers is None:
+            numbers = [one.draw(B, K, V, dtype, generator) for one in self.given]
+        elif len(numbers) != len(self.given):
+            raise SubjectError(f"{self.name} takes {len(self.given)} tensors of random numbers, got {len(numbers)}")
+        else:
+            numbers = [x.clone() for x in numbers]
+        known = {f"given {n.name}": x for n, x in zip(self.given, numbers, strict=True) if type(x) is Tensor}
+        with naming_inputs(self.name, draft_tokens=draft_tokens, draft_probs=draft_probs, target_probs=target_probs, **known):
+            laws = (draft_probs.to(dtype, copy=True), target_probs.to(dtype, copy=True))
+            raw = self.verify(draft_tokens.clone(), *laws, *numbers)
             return normalise_emitted(raw, B, K, V, self.name)
 
 
@@ -245,24 +269,38 @@ def verifier(
     name: str | None = None,
     takes: Literal["probs", "logits"] = "probs",
     counts: Literal["emitted", "accepted"] = "emitted",
+    given: str | Mapping[str, str] | None = None,
+    hands: Hands = "torch",
     **facts: Any,
 ) -> Any:
     """Decorate ``f(draft_tokens, draft_probs, target_probs)`` as a :class:`Verifier`; keywords are :class:`Facts`.
 
     takes="logits" hands log-probabilities instead of probabilities. counts="accepted" says that in a returned pair
     ``(tokens, counts)`` the counts are of accepted tokens, one less than emitted.
+
+    given: random numbers that the function takes as further arguments instead of drawing any. "uniforms" are (B, K+1),
+    "exponentials" (B, K+1, V), "uniforms and exponentials" both; a mapping names other ones, in the order of the arguments,
+    for instance ``{"coins": "uniforms (B, K)", "final_coin": "uniforms (B,)", "noise": "exponentials (B, V)"}``.
+    hands: "torch", "numpy" or "lists", what all arguments are handed as. Errors: SubjectError when these cannot be read.
     """
+    numbers = read_given(given)
+    declared = facts_from(facts)
+    if hands not in ("torch", "numpy", "lists"):
+        raise SubjectError(f"hands={hands!r} is not known; choose torch, numpy or lists")
+    if hands == "numpy" and declared.dtype == "bfloat16":
+        raise SubjectError("numpy has no bfloat16; declare another dtype, or take torch tensors or lists")
 
     def wrap(f: Callable[..., Any]) -> Verifier:
-        def with_logits(tokens: Tensor, draft: Tensor, target: Tensor) -> Any:
-            return f(tokens, draft.log(), target.log())
-
-        def with_accepted(tokens: Tensor, draft: Tensor, target: Tensor) -> Any:
-            ids, accepted = (f if takes == "probs" else with_logits)(tokens, draft, target)
+        def adapted(tokens: Tensor, draft: Tensor, target: Tensor, *noise: Tensor) -> Any:
+            laws = (draft.log(), target.log()) if takes == "logits" else (draft, target)
+            raw = f(*(handed(x, hands) for x in (tokens, *laws, *noise)))
+            if counts == "emitted":
+                return raw
+            ids, accepted = raw
             return ids, torch.as_tensor(accepted).reshape(-1) + 1
 
-        plain = f if takes == "probs" else with_logits
-        return Verifier(name or f.__name__, plain if counts == "emitted" else with_accepted, facts_from(facts))
+        plain = takes == "probs" and counts == "emitted" and hands == "torch"
+        return Verifier(name or f.__name__, f if plain else adapted, declared, numbers)
 
     return wrap if function is None else wrap(function)
 
@@ -296,7 +334,7 @@ def normalise_emitted(raw: Any, rows: int, k: int, vocab_size: int, name: str = 
     Understood: ``Emitted``; tokens alone, (B, n) or (n,) when B = 1, ended by -1 or full; ``(tokens, counts)`` where counts
     are emitted tokens per row, or accepted ones when the tensor is named so by ``Emitted``; ragged lists, one per row.
     Past a count anything may stand. Errors: SubjectError when ids lie outside the vocabulary, when there are
-    more than K + 1 tokens or none, or when the shape does not fit.
+    more than K + 1 tokens or none, or when the shape does not fit. numpy arrays are read as tensors are.
     """
     accepted: Tensor | None = None
     tokens: Any
@@ -310,6 +348,8 @@ def normalise_emitted(raw: Any, rows: int, k: int, vocab_size: int, name: str = 
         tokens, counts = raw, None
     if isinstance(tokens, (list, tuple)):
         tokens, counts = _pad_ragged(tokens, counts, rows, name)
+    if isinstance(tokens, np.ndarray):
+        tokens = torch.as_tensor(tokens)
     if not isinstance(tokens, Tensor):
         raise SubjectError(f"{name} returned {type(raw).__name__}; return tokens (B, K+1) padded with -1, or (tokens, counts)")
     if tokens.dim() == 1 and rows == 1:
@@ -356,11 +396,11 @@ def normalise_emitted(raw: Any, rows: int, k: int, vocab_size: int, name: str = 
 
 def _is_flat(first: Any, rows: int) -> bool:
     """Whether a pair is two ragged rows rather than (tokens, counts): its first half holds ids, not rows of ids."""
-    return rows == 2 and isinstance(first, (list, tuple)) and all(isinstance(x, int) for x in first)
+    return rows == 2 and isinstance(first, (list, tuple)) and all(isinstance(x, (int, np.integer)) for x in first)
 
 
 def _pad_ragged(rows_of: Sequence[Any], counts: Any, rows: int, name: str) -> tuple[Tensor, Any]:
-    rows_list = [r.tolist() if isinstance(r, Tensor) else r for r in rows_of]
+    rows_list = [r.tolist() if isinstance(r, (Tensor, np.ndarray, np.generic)) else r for r in rows_of]
     if rows == 1 and rows_list and all(isinstance(x, int) for x in rows_list):
         rows_list = [rows_list]
     if len(rows_list) != rows or not all(isinstance(r, (list, tuple)) for r in rows_list):

@@ -84,6 +84,7 @@ def _batches(n: int, most: int, small: bool) -> Iterator[int]:
 def sample_verifier(verifier: Verifier, pair: Pair, n: int, length: int, seed: int, *, small: bool = False) -> Sample:
     """``n`` sequences of ``length`` tokens from a verifier used round after round, drafting from the pair's draft."""
     rng = stream(seed, "drafts")
+    numbers = torch.Generator().manual_seed(derive(seed, "given"))  # for verifiers that take theirs as arguments
 
     def judge(ids: Ints, ends: Ints) -> Emitted:
         work, lines = ids.copy(), np.arange(len(ids))
@@ -94,7 +95,7 @@ def sample_verifier(verifier: Verifier, pair: Pair, n: int, length: int, seed: i
         q = pair.draft.laws[np.take_along_axis(pair.draft.contexts_along(work), span[:, :-1], 1)]
         p = pair.target.laws[np.take_along_axis(pair.target.contexts_along(work), span, 1)]
         drafted = np.take_along_axis(work, span[:, :-1], 1)
-        return verifier(torch.from_numpy(drafted), torch.from_numpy(q), torch.from_numpy(p))
+        return verifier(torch.from_numpy(drafted), torch.from_numpy(q), torch.from_numpy(p), generator=numbers)
 
     sizes = _batches(n, min(verifier.facts.max_batch or MOST_ROWS, MOST_ROWS), small)
     return _sample_rounds(judge, pair.k, pair.prompt, sizes, length, seed)

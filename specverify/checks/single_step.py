@@ -26,6 +26,8 @@ NAMED = ((2, 1), (3, 2), (4, 3))
 LARGE = ((5, 3), (6, 4))
 TREES, LARGE_TREES, GENERATED_TREES, TREES_ALONE = 800, 5_000, 100, 125
 """Most draft trees that are walked on a named pair, on one of a large budget, on a generated pair, one row per call."""
+MOST_BISECTED_ALONE = 100
+"""Most pairs generated where thresholds are bisected with one row per call: each pair takes thousands of calls."""
 
 
 def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
@@ -45,10 +47,11 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     elif part.facts.max_k is not None:
         sizes = [(v, k) for v, k in sizes if k <= part.facts.max_k] or [(3, part.facts.max_k)]
     if part.facts.max_batch == 1:
-        sizes = [(v, k) for v, k in sizes if v**k <= 125] or sizes[:1]
+        sizes = [(v, k) for v, k in sizes if v**k <= (64 if bisected_alone(part) else 125)] or sizes[:1]
+    examples = min(settings.budget.generated, MOST_BISECTED_ALONE) if bisected_alone(part) else settings.budget.generated
     return [
         Planned(NAME, part.name, "named pairs", False, {"sizes": sizes}),
-        Planned(NAME, part.name, "generated pairs", False, {"examples": settings.budget.generated}),
+        Planned(NAME, part.name, "generated pairs", False, {"examples": examples}),
     ]
 
 
@@ -62,6 +65,11 @@ def _plan_trees(part: TreeVerifier, settings: Settings) -> list[Planned] | Skipp
     if vocab_sizes(part, GENERATED_TREES):
         tests.append(Planned(NAME, part.name, "generated pairs", False, {"examples": settings.budget.generated}))
     return tests
+
+
+def bisected_alone(part: Part) -> bool:
+    """Whether thresholds must be bisected with one row per call, which takes hundreds of calls for each region."""
+    return isinstance(part, Verifier) and bool(part.given) and part.facts.max_batch == 1
 
 
 def measure(part: Round, pair: Pair, *, confirm: bool = True) -> tuple[LawMeasurement, dict[Tokens, float]]:
@@ -133,7 +141,7 @@ def smallest_failing(
 
 
 def _generated(part: Round, planned: Planned, context: Context) -> Found:
-    max_k = min(3, part.facts.max_k or 3) if isinstance(part, Verifier) else part.k
+    max_k = min(2 if bisected_alone(part) else 3, part.facts.max_k or 3) if isinstance(part, Verifier) else part.k
     min_k = 1 if isinstance(part, Verifier) else part.k
     min_vocab, max_vocab = 2, 4 if max_k <= 3 and part.facts.max_batch != 1 else 3
     if isinstance(part, TreeVerifier):

@@ -1,6 +1,7 @@
 """The exact law of unmodified code, by replaying every outcome of its randomness."""
 
 from specverify.exact.engine import Law, induced_law, walk_rows
+from specverify.exact.given import induced_law_given
 from specverify.exact.interception import Interception
 from specverify.exact.rounds import (
     Emission,
@@ -24,6 +25,7 @@ __all__ = [
     "decoder_emission",
     "emission",
     "induced_law",
+    "induced_law_given",
     "round_law",
     "step_emission",
     "step_rounds",

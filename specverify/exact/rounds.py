@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from specverify.errors import RowsCoupled
 from specverify.exact.engine import DEFAULT_MAX_PATHS, walk_rows
+from specverify.exact.given import given_regions, law_of
 from specverify.exact.walk import Batch
-from specverify.laws import Pair, Tokens, all_sequences
+from specverify.laws import Ints, Pair, Tokens, all_sequences
 from specverify.subjects import DecoderLike, Emitted, Step, Verifier, naming_inputs, normalise_generated
 from specverify.tables import torch_models
 from specverify.trees import TreeVerifier
@@ -21,6 +23,8 @@ from specverify.trees import TreeVerifier
 ROWS_PER_CALL = 256
 MOST_WALKS = 4096
 """Most paths walked again to confirm one refutation."""
+MOST_GIVEN = 200_000
+"""Most settings of given numbers tried again for the same, where a call takes many rows: they cost little."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Emission:
     when the subject reports nothing. coupled: why one path per row was not possible, when it was tried and given up.
     unexplored: probability of the paths that were not walked, 0 unless the walk was stopped, and why it was.
     confirm(n) walks n paths again and raises OpaqueRandomness when one comes out differently: before a refutation is
-    believed, it must be ruled out that the code drew random numbers that the engine does not know.
+    believed, it must be ruled out that the code drew random numbers that the engine does not know. most_walks bounds n.
     """
 
     tokens: dict[Tokens, float]
@@ -42,11 +46,12 @@ class Emission:
     unexplored: float = 0.0
     why: str = ""
     confirm: Callable[[int], None] = lambda _walks: None
+    most_walks: int = MOST_WALKS
 
     def confirm_deviation(self, deviation: float) -> None:
         """Walk so many paths again that hidden randomness able to move this much mass would be seen, but for 1 in 10^10."""
         if deviation > 0:
-            self.confirm(min(MOST_WALKS, math.ceil(23 / deviation)))
+            self.confirm(min(self.most_walks, math.ceil(23 / deviation)))
 
 
 def _collect(run: Callable[[list[int], Batch], Sequence[Any]], weights: Sequence[float], rows: int, max_paths: int) -> Emission:
@@ -59,17 +64,23 @@ def _collect(run: Callable[[list[int], Batch], Sequence[Any]], weights: Sequence
             raise
         coupled = str(error)
         explored = walk_rows(run, len(weights), rows=1, max_paths=max_paths)
+    tokens, reported = _masses((leaf.outcome, leaf.weight * weights[leaf.problem]) for leaf in explored.leaves)
+    left = sum(x * w for x, w in zip(explored.left, weights, strict=True))
+    return Emission(tokens, reported, len(explored.leaves), explored.calls, coupled, left, explored.why, explored.confirm)
+
+
+def _masses(
+    outcomes: Iterable[tuple[tuple[Tokens, int | None], float]],
+) -> tuple[dict[Tokens, float], dict[tuple[int, int], float]]:
+    """Probability by tokens, and jointly by (accepted count reported, tokens emitted - 1)."""
     tokens: dict[Tokens, float] = {}
     reported: dict[tuple[int, int], float] = {}
-    for leaf in explored.leaves:
-        emitted, accepted = leaf.outcome
-        mass = leaf.weight * weights[leaf.problem]
+    for (emitted, accepted), mass in outcomes:
         tokens[emitted] = tokens.get(emitted, 0.0) + mass
         if accepted is not None:
             key = (accepted, len(emitted) - 1)
             reported[key] = reported.get(key, 0.0) + mass
-    left = sum(x * w for x, w in zip(explored.left, weights, strict=True))
-    return Emission(tokens, reported, len(explored.leaves), explored.calls, coupled, left, explored.why, explored.confirm)
+    return tokens, reported
 
 
 def _rows_for(max_batch: int | None) -> int:
@@ -94,7 +105,11 @@ def mixed_emission(
 
 
 def verifier_emission(verifier: Verifier, pair: Pair, *, max_paths: int = DEFAULT_MAX_PATHS) -> Emission:
-    """Exact law of one verification, with the K drafted tokens drawn from the pair's draft and enumerated outside."""
+    """Exact law of one verification, with the K drafted tokens drawn from the pair's draft and enumerated outside.
+
+    A verifier that draws is replayed over the outcomes of its draws; one that takes its numbers as arguments is bisected (see
+    :mod:`specverify.exact.given`).
+    """
     drafts = all_sequences(pair.vocab_size, pair.k)
     ids = np.concatenate([np.tile(np.asarray(pair.prompt, np.int64), (len(drafts), 1)), drafts], axis=1)
     start = len(pair.prompt)
@@ -104,12 +119,39 @@ def verifier_emission(verifier: Verifier, pair: Pair, *, max_paths: int = DEFAUL
     tokens = torch.from_numpy(drafts[used])
     q_rows = torch.from_numpy(q[used])
     p_rows = torch.from_numpy(pair.target.laws_along(ids[used])[:, start:])
+    if verifier.given:
+        return _given_emission(verifier, tokens, q_rows, p_rows, weights[used].tolist(), max_paths)
 
     def run(numbers: list[int], _batch: Batch) -> list[tuple[Tokens, int | None]]:
         at = torch.tensor(numbers)
         return _outcomes(verifier(tokens[at], q_rows[at], p_rows[at]))
 
     return _collect(run, weights[used].tolist(), _rows_for(verifier.facts.max_batch), max_paths)
+
+
+def _given_emission(
+    verifier: Verifier, tokens: Tensor, q_rows: Tensor, p_rows: Tensor, weights: list[float], max_paths: int
+) -> Emission:
+    """Exact law of a verifier that takes its random numbers as arguments: drafts (N, K) with their laws and weights (N,)."""
+
+    def run(problems: Ints, numbers: list[Tensor]) -> list[tuple[Tokens, int | None]]:
+        at = torch.from_numpy(problems)
+        return _outcomes(verifier(tokens[at], q_rows[at], p_rows[at], numbers))
+
+    regions, coupled = given_regions(
+        run,
+        verifier.given,
+        weights,
+        k=tokens.shape[1],
+        vocab_size=p_rows.shape[2],
+        dtype=verifier.facts.torch_dtype,
+        max_batch=verifier.facts.max_batch,
+        max_paths=max_paths,
+    )
+    emitted, reported = _masses(law_of(regions))
+    most = MOST_WALKS if regions.asker.rows == 1 else MOST_GIVEN
+    paths, calls = sum(map(len, regions.leaves)), regions.asker.calls
+    return Emission(emitted, reported, paths, calls, coupled, confirm=regions.confirm, most_walks=most)
 
 
 def step_emission(step: Step, pair: Pair, *, max_paths: int = DEFAULT_MAX_PATHS) -> Emission:
