@@ -7,6 +7,8 @@ nothing is left to recover from.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from specverify.laws import Array, Pair, TableModel
@@ -64,46 +66,45 @@ def _spacing(x: float, dtype: str, up: bool) -> float:
 
 
 def _ulp_pairs(k: int, vocab_size: int, dtype: str) -> list[Pair]:
-    """Pairs whose draft is the target up to one ulp."""
+    """Pairs whose draft is the target up to one ulp: nothing left of p - q, or an ulp of one token."""
+    dyadic, uneven = DYADIC[vocab_size], UNEVEN[vocab_size]
+    threes = [row.index(3) for row in dyadic]
+    moves = [("above", dyadic, threes, True), ("below", dyadic, threes, False)]
+    if DIGITS[dtype] > 11:
+        moves += [("above", uneven, [row.index(choice(row)) for row in uneven], True) for choice in (min, max)]
     made = []
-    weights = {"dyadic": DYADIC[vocab_size], **({"uneven": UNEVEN[vocab_size]} if DIGITS[dtype] > 11 else {})}
-    for name, table in weights.items():
-        target = TableModel.from_weights(table)
-        lowest, top = [row.index(3 if name == "dyadic" else min(row)) for row in table], [row.index(max(row)) for row in table]
-        moves = [("above", lowest, True), ("below", lowest, False)]
-        if DIGITS[dtype] > 11:
-            moves += [("above", top, True)]
-        for where, columns, up in moves:
-            draft = TableModel(moved_one_ulp(target.laws, columns, dtype, up))
-            at = "the largest entry" if columns == top else f"entry {columns[0]}"
-            made.append(Pair(target, draft, k, (0,), f"q one ulp of {dtype} {where} p at {at}, {name}"))
+    for where, weights, columns, up in moves:
+        target = TableModel.from_weights(weights)
+        draft = TableModel(moved_one_ulp(target.laws, columns, dtype, up))
+        entry = "largest" if all(row[c] == max(row) for row, c in zip(weights, columns, strict=True)) else "smallest"
+        name = f"q one ulp of {dtype} {where} p at the {entry} entry, {'in eighths' if weights is dyadic else 'rounded'}"
+        made.append(Pair(target, draft, k, (0,), f"{name}, V = {vocab_size}, K = {k}"))
     return made
 
 
 def edge_pairs(k: int, vocab_size: int, dtype: str = "float64") -> list[Pair]:
     """All edges for K = k and 2 or 3 tokens, in a precision."""
-    tied = {2: ([[1, 1], [1, 1]], [[1, 1], [1, 1]]), 3: ([[2, 2, 1], [1, 2, 2], [2, 1, 2]], [[1, 2, 2], [2, 2, 1], [2, 2, 1]])}
-    named: list[tuple[str, list[list[int]], list[list[int]]]]
+    uneven = UNEVEN[vocab_size]
     if vocab_size == 2:
         hots, others = [[1, 0], [0, 1]], [[0, 1], [1, 0]]
-        named = [("disjoint", hots, others), ("V = 2", [[1, 3], [2, 1]], [[1, 1], [3, 1]])]
+        disjoint, tied = (hots, others), ([[1, 1], [1, 1]], [[1, 1], [1, 1]])
     else:
         hots, others = [[1, 0, 0], [0, 0, 1], [0, 1, 0]], [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
-        named = [("disjoint", [[1, 2, 0], [0, 1, 0], [2, 0, 1]], [[0, 0, 1], [1, 0, 1], [0, 1, 0]])]
-    uneven = UNEVEN[vocab_size]
-    named += [
-        ("p = q", uneven, uneven),
-        ("the same one-hots", hots, hots),
-        ("other one-hots", hots, others),
-        ("target one-hot", hots, uneven),
-        ("draft one-hot", uneven, hots),
-        ("ties", *tied[vocab_size]),
-    ]
+        disjoint = ([[1, 2, 0], [0, 1, 0], [2, 0, 1]], [[0, 0, 1], [1, 0, 1], [0, 1, 0]])
+        tied = ([[2, 2, 1], [1, 2, 2], [2, 1, 2]], [[1, 2, 2], [2, 2, 1], [2, 2, 1]])
+    named = {
+        "disjoint supports": disjoint,
+        "p = q": (uneven, uneven),
+        "the same one-hots": (hots, hots),
+        "other one-hots": (hots, others),
+        "target one-hot": (hots, uneven),
+        "draft one-hot": (uneven, hots),
+        "ties": tied,
+    }
     made = [
         Pair(TableModel.from_weights(p), TableModel.from_weights(q), k, (0,), f"{name}, V = {vocab_size}, K = {k}")
-        for name, p, q in named
+        for name, (p, q) in named.items()
     ]
-    ties = next(pair for pair in made if pair.name.startswith("ties"))
-    cold = hardened(ties)
-    made.append(Pair(cold.target, ties.draft, k, (0,), f"ties at T = 0, V = {vocab_size}, K = {k}"))
+    ties = made[-1]
+    made.append(replace(hardened(ties), name=f"ties at T = 0, V = {vocab_size}, K = {k}"))
     return [*made, *_ulp_pairs(k, vocab_size, dtype)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -29,8 +30,10 @@ ROUND_LENGTH = 3
 """Tokens over which a decoder's law is compared."""
 TOO_LIKELY = 1e-3
 """Paths that crash with more probability than this in all are an error even if no draw of the grid was seen to lead there."""
+ENOUGH = 3
+"""Pairs that fail alike before more of the kind are left out."""
 DECODER = Effort(ends_alone=60, ties_alone=70)
-ENDS_ONLY = Effort(ends=1, ties=0, ends_alone=80, ties_alone=0)
+ENDS_ONLY = Effort(ends=1, ties=0, ends_alone=40, ties_alone=0)
 
 
 def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:  # noqa: ARG001 - the same at every budget
@@ -61,13 +64,16 @@ def _boundary(context: Context) -> Found:
     ks = _ks(part)
     pairs = [*(zeros_pair(k) for k in ks), named_pair(3, min(ks[-1], 2) if isinstance(part, Verifier) else ks[0], zeros=0.4)]
     measurements: list[AnyMeasurement] = []
+    draws: list[str] = []
     notes: list[str] = []
     for given in pairs:
         pair = pair_for(part.facts.rule, given)
         effort = DECODER if isinstance(part, Decoder) else None
         found = probe(part, pair, seed=derive(context.seed, given.name), effort=effort)
         measurements.append(_measured(pair, found))
+        draws += found.draws
         notes += _notes(pair, found)
+    notes = [f"draws seen: {'; '.join(dict.fromkeys(draws)) or 'none'}", *notes]
     return Found(tuple(measurements), _counterexample(measurements, context), tuple(dict.fromkeys(notes)))
 
 
@@ -75,34 +81,59 @@ def _edge_laws(context: Context) -> Found:
     part = context.part
     measurements: list[AnyMeasurement] = []
     notes: list[str] = []
-    shown: Counterexample | None = None
-    for given in _edges(part):
-        pair = pair_for(part.facts.rule, given)
-        found = probe(part, pair, seed=derive(context.seed, given.name), effort=ENDS_ONLY)
-        measurements.append(_measured(pair, found))
-        notes += _notes(pair, found, draws=False)
-        if any(e.kind == "error" and e.chance > 0 for e in found.events):
-            continue  # what is right of the law does not matter where it crashes
-        try:
-            measured, said = _law(part, pair)
-        except (OpaqueRandomness, PathBudgetExceeded) as error:
-            measured, said = None, f"the exact law on edge pairs was left out: {error}"
-        notes += [said] if said else []
-        if measured is not None:
-            measurements.append(measured)
-            if shown is None and isinstance(measured, LawMeasurement) and measured.judge(0).verdict == "refuted":
-                shown = counterexample_from(measured, context.spec, part.name, rounds=isinstance(part, Decoder))
-    return Found(tuple(measurements), _counterexample(measurements, context) or shown, tuple(dict.fromkeys(notes)))
+    left_out: set[str] = set()
+    failed: Counter[str] = Counter()
+    pending, larger = _small_edges(part), False
+    while pending and failed["error"] < ENOUGH:
+        pair = pair_for(part.facts.rule, pending.pop(0))
+        found = probe(part, pair, seed=derive(context.seed, pair.name), effort=ENDS_ONLY)
+        probed = _measured(pair, found)
+        notes += _notes(pair, found)
+        here: list[AnyMeasurement] = [probed] if failed[probed.judge(0).verdict] < ENOUGH else []
+        # What crashes needs no law, and what was refuted often enough needs no more.
+        if not left_out and failed["refuted"] < ENOUGH and probed.judge(0).verdict != "error":
+            try:
+                measured, said = _law(part, pair)
+                here += [] if measured is None else [measured]
+                notes += [said] if said else []
+            except (OpaqueRandomness, PathBudgetExceeded) as error:
+                left_out.add(f"the exact laws of edge pairs were left out: {error}")
+        measurements += here
+        failed.update({m.judge(0).verdict for m in here} - {"certified"})
+        if not pending and not larger:
+            larger, pending = True, _larger_edges(part, found.alone)
+    if pending or max(failed.values(), default=0) >= ENOUGH:
+        notes.append(f"after {ENOUGH} pairs that failed alike, others were tried for other failures only")
+    measurements += [OutcomeMeasurement("skipped", reason) for reason in left_out]
+    shown = _counterexample(measurements, context) or _wrong_law(measurements, context)
+    return Found(tuple(measurements), shown, tuple(dict.fromkeys(notes)))
 
 
-def _edges(part: Part) -> list[Pair]:
-    """The edge pairs of a part: three tokens and two drafts where that is quickly walked, two tokens always."""
-    dtype = part.facts.dtype
-    if isinstance(part, Decoder):
-        return edge_pairs(2, 2, dtype)
+def _wrong_law(measurements: list[AnyMeasurement], context: Context) -> Counterexample | None:
+    """The first exact law that is off, with code that shows it again."""
+    rounds = isinstance(context.part, Decoder)
+    laws = [m for m in measurements if isinstance(m, LawMeasurement)]
+    shown = (counterexample_from(m, context.spec, context.part.name, rounds) for m in laws)
+    return next((s for s in shown if s is not None), None)
+
+
+def _small_edges(part: Part) -> list[Pair]:
+    """The edge pairs of two tokens, with one draft where the part leaves that open."""
+    return edge_pairs(_k(part, 1), 2, part.facts.dtype)
+
+
+def _larger_edges(part: Part, alone: bool) -> list[Pair]:
+    """Those of three tokens and two drafts, where many rows can be walked in one call; of two tokens where they cannot."""
+    k = _k(part, 2)
+    if isinstance(part, Decoder) or k != 2 or (alone and not isinstance(part, Verifier)):
+        return []
+    return edge_pairs(k, 2 if alone else 3, part.facts.dtype)
+
+
+def _k(part: Part, wanted: int) -> int:
     if isinstance(part, Step):
-        return edge_pairs(part.k, 3 if part.k <= 2 else 2, dtype)
-    return [*edge_pairs(1, 2, dtype), *edge_pairs(min(2, part.facts.max_k or 2), 3, dtype)]
+        return part.k
+    return 1 if isinstance(part, Decoder) else min(wanted, part.facts.max_k or wanted)
 
 
 def _law(part: Part, pair: Pair) -> tuple[LawMeasurement | OutcomeMeasurement | None, str]:
@@ -173,9 +204,9 @@ def _finding(event: Event) -> dict[str, Any]:
     }
 
 
-def _notes(pair: Pair, found: Probed, draws: bool = True) -> list[str]:
-    """What else is to be said: what was drawn, what cannot be pushed, what a sampler does not give, what came only once."""
-    said = ["draws seen: " + ("; ".join(dict.fromkeys(found.draws)) or "none")] if draws else []
+def _notes(pair: Pair, found: Probed) -> list[str]:
+    """What else is to be said: what cannot be pushed, what a sampler does not give, what came only once."""
+    said = []
     if found.unfollowed:
         said.append(f"drawn, but without a boundary to push to: {', '.join(found.unfollowed)}")
     for event in found.events:

@@ -76,11 +76,12 @@ class Probed:
     """What probing showed.
 
     probes: rows run with an element pushed. runs: rows run with ordinary draws. draws: the draws of a run, in words.
-    unfollowed: random functions that were called and cannot be pushed.
+    unfollowed: random functions that were called and cannot be pushed. alone: whether a call took one row.
     """
 
     probes: int = 0
     runs: int = 0
+    alone: bool = False
     events: list[Event] = field(default_factory=list)
     draws: tuple[str, ...] = ()
     unfollowed: tuple[str, ...] = ()
@@ -139,6 +140,7 @@ class _Prober:
         """Survey, push to the ends, follow changes to the grid."""
         alone, effort, number = self.rows == 1, self.effort, len(self.problems.drafted)
         followed = COARSE + 1 + BITS * (1 if alone else PASSES)  # calls per task
+        self.found.alone = alone
         try:
             places = self._survey()
             for chunk in self._chunks(end_tasks(places, number, effort.ends_alone if alone else effort.ends * self.rows)):
