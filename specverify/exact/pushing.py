@@ -232,7 +232,8 @@ def _short(filename: str) -> str:
 class Streams:
     """The global streams of torch, Python and numpy: seeded before each call, and what they draw handed to its mode.
 
-    As a context it puts all three back to where they were.
+    As a context it puts all three back to where they were. Functions of Python and numpy are followed where they are looked
+    up when they are called; a name bound earlier (``from random import random``) still draws, unseen.
     """
 
     def __init__(self) -> None:
