@@ -26,8 +26,8 @@ NAME = "edges"
 QUESTION = "Do boundary draws and degenerate laws never emit an impossible token, nor crash it?"
 
 BOUNDARY, LAWS = "boundary draws", "edge laws"
-ROUND_LENGTH = 3
-"""Tokens over which a decoder's law is compared."""
+ROUND_LENGTH = 2
+"""Tokens over which a decoder's law is compared: with K = 1 a rejection and the round after it."""
 TOO_LIKELY = 1e-3
 """Paths that crash with more probability than this in all are an error even if no draw of the grid was seen to lead there."""
 ENOUGH = 3
