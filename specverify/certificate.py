@@ -178,7 +178,7 @@ class Certificate:
                 if j.verdict == "refuted"
             ]
             about_law = any(
-                m.kind in ("law", "cells")
+                m.kind in ("law", "cells", "probes")
                 for e in bad
                 for m, j in zip(e.measurements, e.judgements(), strict=True)
                 if j.verdict == "refuted"

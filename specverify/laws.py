@@ -235,6 +235,17 @@ def first_difference(law: Array, target: Array, tolerance: float) -> tuple[Token
     return None
 
 
+def first_impossible(model: TableModel, tokens: Sequence[int], prompt: Sequence[int] = ()) -> int | None:
+    """Place of the first token that the model gives probability 0 after ``prompt`` and those before it; None without one.
+
+    Negative entries are padding and are passed over.
+    """
+    for place, token in enumerate(tokens):
+        if token >= 0 and model.next_law((*prompt, *tokens[:place]))[token] == 0:
+            return place
+    return None
+
+
 def as_fractions(law: Iterable[float], limit: int = 10_000) -> list[Fraction]:
     """Nearest fractions with small denominators, for showing a law to a person."""
     return [Fraction(float(x)).limit_denominator(limit) for x in law]

@@ -2,9 +2,11 @@
 
 from types import ModuleType
 
-from specverify.checks import acceptance, rounds, seeds, sequence, single_step, stopping
+from specverify.checks import acceptance, edges, rounds, seeds, sequence, single_step, stopping
 
-CHECKS: dict[str, ModuleType] = {module.NAME: module for module in (single_step, rounds, acceptance, stopping, sequence, seeds)}
+CHECKS: dict[str, ModuleType] = {
+    module.NAME: module for module in (single_step, rounds, acceptance, edges, stopping, sequence, seeds)
+}
 """Exact checks first: they are cheap and their counterexamples are the smallest."""
 
 __all__ = ["CHECKS"]

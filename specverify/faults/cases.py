@@ -26,12 +26,14 @@ from specverify.faults.decoders import (
 )
 from specverify.faults.rounds import (
     assemble,
+    at,
     below_ratio,
     draft_round,
     draw,
     finish,
     residual,
     token_rejection,
+    uniforms,
     with_bonus,
 )
 from specverify.pairs import named_pair
@@ -81,6 +83,19 @@ def greedy_draft_declared(target: Model, draft: Model, prefix: Tensor, k: int) -
     """Draft argmax q and declare the one-hot law that it was drawn from; prefix (B, T)."""
     tokens, q, p = draft_round(target, draft, prefix, k, lambda law: law.argmax(-1))
     return token_rejection(tokens, one_hot(tokens, q.shape[-1]).to(q.dtype), p)
+
+
+def up_to_the_ratio(draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Accept while u <= p(x)/q(x): a uniform that is exactly 0 accepts a token with p = 0."""
+    ratio = at(target_probs, draft_tokens) / at(draft_probs, draft_tokens)
+    return finish(draft_tokens, uniforms(ratio) <= ratio, with_bonus(residual(draft_probs, target_probs), target_probs))
+
+
+def residual_over_its_sum(draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Divide the residual by its sum, which is 0 where rounding leaves p <= q everywhere."""
+    left = (target_probs[:, :-1] - draft_probs).clamp(min=0)
+    weights = with_bonus(left / left.sum(-1, keepdim=True), target_probs)
+    return finish(draft_tokens, below_ratio(draft_tokens, draft_probs, target_probs), weights)
 
 
 def drawn_in_place(law: Tensor) -> Tensor:
@@ -149,6 +164,10 @@ C03_repaired = Step("C03_repaired", partial(greedy_draft_declared, k=STEP_K), ST
 C05_distribution_function = Step("C05_distribution_function", partial(draft_by, k=STEP_K, choose=drawn_in_place), STEP_K)
 C05_repaired = Step("C05_repaired", partial(draft_by, k=STEP_K, choose=drawn_from_a_copy), STEP_K)
 C05_race_scores = Step("C05_race_scores", partial(draft_by, k=STEP_K, choose=raced_in_place), STEP_K)
+C08_up_to_the_ratio = Verifier("C08_up_to_the_ratio", up_to_the_ratio)
+C08_repaired = Verifier("C08_repaired", token_rejection)
+C09_nothing_left = Verifier("C09_nothing_left", residual_over_its_sum)
+C09_repaired = Verifier("C09_repaired", token_rejection)
 C10_inverted_ratio = Verifier("C10_inverted_ratio", rules.inverted_ratio)
 C10_repaired = Verifier("C10_repaired", token_rejection)
 C11_rejected_stay = _decoder("C11_rejected_stay", factory(keep=keep_all_drafts))
@@ -178,6 +197,8 @@ CASES: dict[str, Case] = {
         Case("C03", "the draft is argmax q, the rule uses the soft q", C03_soft_q_declared, C03_repaired),
         Case("C05", "the drafter's sampling leaves the cumulative q where q was", C05_distribution_function, C05_repaired),
         Case("C05", "the drafter's race leaves its scores where q was", C05_race_scores, C05_repaired),
+        Case("C08", "u <= p/q accepts a token with p = 0 when u is exactly 0", C08_up_to_the_ratio, C08_repaired),
+        Case("C09", "p = q up to an ulp leaves nothing to recover from: 0/0", C09_nothing_left, C09_repaired),
         Case("C10", "the ratio is q/p instead of p/q", C10_inverted_ratio, C10_repaired),
         Case("C11", "rejected draft tokens stay in the output and in the prefix", C11_rejected_stay, C11_repaired),
         Case("C11", "the length is not rolled back: drafts behind a rejection stay", C11_not_rolled_back, C11_repaired),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specverify.certificate import SCOPE, Certificate, Evidence
-from specverify.evidence.measurements import Judgement, LawMeasurement, OutcomeMeasurement
+from specverify.evidence.measurements import Judgement, LawMeasurement, OutcomeMeasurement, ProbeMeasurement
 from specverify.laws import first_difference
 from specverify.report.controls import Control, Judged, controls_of
 from specverify.report.figures import conditional, figures_of, overviews
@@ -177,9 +177,23 @@ def _confirmed(evidence: Evidence) -> str:
         agree = any(_agrees(m, evidence) for m in evidence.measurements if isinstance(m, LawMeasurement))
     except (TypeError, ValueError):
         agree = False
+    if _impossible(evidence):
+        return "That the target gives the emitted token probability 0 there was recomputed from the evidence."
     if agree:
         return "Both probabilities were recomputed from the evidence and agree."
     return "These lines are as the run recorded them; they could not be recomputed from the evidence."
+
+
+def _impossible(evidence: Evidence) -> bool:
+    """Whether a finding of a probe, on the pair of the counterexample, emits the token it names and the target never does."""
+    stored = evidence.counterexample or {}
+    for m in evidence.measurements:
+        if isinstance(m, ProbeMeasurement) and m.pair.to_json() == stored["pair"]:
+            for finding in m.findings:
+                at = m.place(finding)
+                if at is not None and [*stored["context"], stored["token"]] == list(finding["tokens"][: at + 1]):
+                    return True
+    return False
 
 
 def _agrees(law: LawMeasurement, evidence: Evidence) -> bool:

@@ -13,6 +13,7 @@ from specverify.evidence.measurements import (
     CoverageMeasurement,
     Judgement,
     LawMeasurement,
+    ProbeMeasurement,
     RateMeasurement,
     ViolationMeasurement,
 )
@@ -72,6 +73,11 @@ def _violations(m: ViolationMeasurement, n: Mapping[str, float], share: float) -
     return (m.label, number(m.violations), number(m.trials), m.example or "none")
 
 
+def _probes(m: ProbeMeasurement, n: Mapping[str, float], share: float) -> tuple[str, ...]:  # noqa: ARG001 - no statistics
+    found = "; ".join(m.describe(f) for f in m.findings if f["chance"] > 0)
+    return (m.label, number(m.probes), number(m.runs), found or "none")
+
+
 def _coverage(m: CoverageMeasurement, n: Mapping[str, float], share: float) -> tuple[str, ...]:  # noqa: ARG001 - no statistics
     events = ", ".join(f"{name} {number(count)}" for name, count in m.events.items())
     return ("events", events or "none", number(m.minimum), "yes" if m.known else "no")
@@ -87,6 +93,11 @@ _KINDS: dict[str, tuple[str, tuple[str, ...], Callable[..., tuple[str, ...]]]] =
     "rate": ("Rates", ("event", "times", "trials", "at most", "bound p", "refuted at"), _rate),
     "bound": ("Exact values against their bounds", ("value of", "value", "bound", "tolerance"), _bound),
     "violations": ("What must never happen", ("rule", "violations", "trials", "example"), _violations),
+    "probes": (
+        "Draws pushed to the ends of their range, one at a time",
+        ("pair", "pushed", "ordinary runs", "what must not happen and did"),
+        _probes,
+    ),
     "coverage": (
         "Did the events that the check is about happen?",
         ("coverage", "events", "needed", "reported"),
@@ -141,6 +152,8 @@ def _others_said(judged: Sequence[Judged]) -> str:
     bounds = sum(m.kind == "bound" for m, _ in judged)
     trials = sum(m.trials for m, _ in judged if isinstance(m, ViolationMeasurement))
     said = [f"{plural(bounds, 'bound')} kept"] if bounds else []
+    probes = sum(m.probes for m, _ in judged if isinstance(m, ProbeMeasurement))
+    said += [f"nothing impossible and no crash in {plural(probes, 'boundary draw')}"] if probes else []
     said += [f"no violation in {plural(trials, 'trial')}"] if trials else []
     said += ["coverage not known"] if any(isinstance(m, CoverageMeasurement) and not m.known for m, _ in judged) else []
     return "; ".join(said)

@@ -14,8 +14,10 @@ import torch
 from law_by_hand import joint_law
 from step_pairs import CORNERS, corner, near_pairs, random_pairs
 
+from specverify.edge_pairs import edge_pairs, zeros_pair
 from specverify.errors import SubjectError
 from specverify.exact import emission, induced_law
+from specverify.exact.probing import probe
 from specverify.laws import Pair, complete, sequence_law
 from specverify.subjects import Decoder, Emitted, Generated, Verifier, load_subject, normalise_generated
 
@@ -147,6 +149,25 @@ def test_empty_residual_raises() -> None:
     released = getattr(adapter._utils(), adapter.STEP_FUNCTION)
     with pytest.raises(RuntimeError, match="probability tensor contains"):
         released(torch.tensor([[1]]), q[None, None], 1, torch.stack([p, p])[None])
+
+
+@as_found
+@pytest.mark.parametrize(("step", "chance"), [(adapter.step, 2.0**-53), (adapter.step_float32, 2.0**-24)], ids=["64", "32"])
+def test_boundary_probes_find_the_uniform_of_zero(step: Verifier, chance: float) -> None:
+    """What the seed above shows is found without knowing of it, with its line and its probability in either precision."""
+    events = probe(step, zeros_pair(1), seed=0).events
+    assert {(e.kind, e.source, e.boundary, e.chance) for e in events} == {("impossible", "rand_like", "exactly 0", chance)}
+    assert events[0].where.startswith("transformers/generation/utils.py:")
+
+
+@as_found
+def test_boundary_probes_find_the_empty_residual() -> None:
+    """Where p and q differ by one ulp the largest uniforms make the released step raise, and no other draw does."""
+    pairs = [pair for pair in edge_pairs(1, 2) if "one ulp" in pair.name]
+    events = [event for pair in pairs for event in probe(adapter.step, pair, seed=0).events]
+    assert {(e.kind, e.source) for e in events} == {("error", "rand_like")}
+    assert "the largest value below 1" in {e.boundary for e in events}
+    assert all("probability tensor contains" in e.message for e in events)
 
 
 def exact_gap(request: adapter.Request, length: int, ensemble: float | None = None) -> float:

@@ -95,7 +95,7 @@ def test_randomness_outside_torch_falls_back_to_sampling(few_controls):
     certificate = certify("x", SMOKE, subject=subjects.with_numpy)
     assert certificate.verdict == "certified", certificate.sentence()
     skipped = [e for e in certificate.evidence if e.verdict == "skipped"]
-    assert {e.check for e in skipped} == {"single_step", "rounds", "acceptance"}
+    assert {e.check for e in skipped} == {"single_step", "rounds", "acceptance", "edges"}
     assert "sampling alone" in skipped[0].notes[0]
     assert "more could not be put to it" in certificate.sentence()
 

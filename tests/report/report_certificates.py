@@ -16,6 +16,7 @@ from specverify.evidence.measurements import (
     CoverageMeasurement,
     LawMeasurement,
     OutcomeMeasurement,
+    ProbeMeasurement,
     RateMeasurement,
     ViolationMeasurement,
 )
@@ -42,6 +43,15 @@ def cells(*, right: bool) -> CellMeasurement:
     """Make counts of 1000 draws in three joint cells."""
     counts = (498, 301, 201) if right else (301, 498, 201)
     return CellMeasurement("joint law of 2 tokens", (CellGroup("joint", counts, (0.5, 0.3, 0.2)),))
+
+
+def probes(*, right: bool) -> ProbeMeasurement:
+    """Make a probe of a pair that gives token 1 probability 0, with a u of 0 that accepts it or without."""
+    pair = Pair(TableModel.from_weights([[1, 0]]), TableModel.from_weights([[1, 1]]), 1)
+    what = {"kind": "impossible", "message": "", "boundary": "exactly 0", "chance": 2.0**-24, "tokens": [1, 0]}
+    where = {"draw": 0, "element": 0, "source": "rand", "dtype": "float32", "where": "toys.py:3"}
+    again = {"drafted": [1], "draws": [[0.0], [0.0]], "repeated": True}
+    return ProbeMeasurement("zeros", pair, 1234, 56, () if right else ({**what, **where, **again},))
 
 
 def evidence(

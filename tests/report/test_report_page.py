@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +16,11 @@ from report_certificates import (
     SNIPPET,
     Markup,
     certified,
+    evidence,
     in_error,
     law,
     missed_control,
+    probes,
     refuted,
     timing,
 )
@@ -111,6 +114,22 @@ def test_counterexample_is_compared_with_the_evidence() -> None:
         if e.counterexample:
             e.counterexample["got"] = 0.9  # type: ignore[index]
     assert "could not be recomputed" in words(page(false))
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_boundary_draws_are_shown_with_their_probability(right: bool) -> None:
+    """A probe shows how often it pushed and what came out; an impossible token is recomputed from its pair."""
+    probe = probes(right=right)
+    shown = {"pair": probe.pair.to_json(), "context": [], "token": 1, "got": 2.0**-24, "right": 0.0}
+    shown |= {"lines": ["emits token 1"], "snippet": "print(1)"}
+    one = evidence("edges", "boundary draws", [probe], counterexample=None if right else shown)
+    certificate = replace(certified(), evidence=(*certified().evidence, one), planned=())
+    text = words(page(certificate))
+    assert "1,234" in text
+    assert ("nothing impossible and no crash in 1,234 boundary draws" in text) == right
+    assert ("rand in float32 at toys.py:3) gives exactly 0: probability 2^-24 per draw" in text) != right
+    assert ("the emitted token probability 0 there was recomputed" in text) != right
+    assert certificate.verdict == ("certified" if right else "refuted")
 
 
 def test_one_cause_of_many_errors_is_told_once() -> None:
