@@ -21,6 +21,7 @@ from specverify.laws import Pair
 from specverify.pairs import named_pair, pair_for
 from specverify.randomness import derive
 from specverify.subjects import Decoder, Emitted, Step, Verifier
+from specverify.trees import TreeVerifier
 
 NAME = "edges"
 QUESTION = "Do boundary draws and degenerate laws never emit an impossible token, nor crash it?"
@@ -40,6 +41,8 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:  # noqa: AR
     """Two tests without false alarms; a decoder needs ``build`` for them."""
     if isinstance(part, Decoder) and part.build is None:
         return Skipped(NAME, part.name, "boundary draws need a decoder that can be built over table models (Decoder.build)")
+    if isinstance(part, TreeVerifier):
+        return Skipped(NAME, part.name, "the draws of a tree verifier are not pushed to their ends")
     return [Planned(NAME, part.name, BOUNDARY, False), Planned(NAME, part.name, LAWS, False)]
 
 
@@ -48,6 +51,12 @@ def run(planned: Planned, context: Context) -> Found:
     if planned.variant == BOUNDARY:
         return _boundary(context)
     return _edge_laws(context)
+
+
+def _chain(context: Context) -> Verifier | Step | Decoder:
+    """The part, which is none for trees: those are not planned."""
+    assert not isinstance(context.part, TreeVerifier)
+    return context.part
 
 
 def _ks(part: Part) -> tuple[int, ...]:
@@ -60,7 +69,7 @@ def _ks(part: Part) -> tuple[int, ...]:
 
 
 def _boundary(context: Context) -> Found:
-    part = context.part
+    part = _chain(context)
     ks = _ks(part)
     pairs = [*(zeros_pair(k) for k in ks), named_pair(3, min(ks[-1], 2) if isinstance(part, Verifier) else ks[0], zeros=0.4)]
     measurements: list[AnyMeasurement] = []
@@ -78,7 +87,7 @@ def _boundary(context: Context) -> Found:
 
 
 def _edge_laws(context: Context) -> Found:
-    part = context.part
+    part = _chain(context)
     measurements: list[AnyMeasurement] = []
     notes: list[str] = []
     left_out: set[str] = set()
@@ -136,7 +145,7 @@ def _k(part: Part, wanted: int) -> int:
     return 1 if isinstance(part, Decoder) else min(wanted, part.facts.max_k or wanted)
 
 
-def _law(part: Part, pair: Pair) -> tuple[LawMeasurement | OutcomeMeasurement | None, str]:
+def _law(part: Verifier | Step | Decoder, pair: Pair) -> tuple[LawMeasurement | OutcomeMeasurement | None, str]:
     """The exact law on a pair, and a note about paths that crash where no draw that can happen was seen to lead."""
     length = ROUND_LENGTH if isinstance(part, Decoder) else pair.k + 1
     crashed, note = 0.0, ""
@@ -155,7 +164,7 @@ def _law(part: Part, pair: Pair) -> tuple[LawMeasurement | OutcomeMeasurement | 
             ), ""
         note = f"{pair.name}: the exact law has paths of probability {crashed:.2g} on which it {said.split(' (on a path')[0]}, "
         note += "but no draw on the sampler's grid was seen to lead there"
-    measurement = LawMeasurement(pair, length, found.tokens, part.facts.dtype)
+    measurement = LawMeasurement(pair, length, found.tokens, part.facts.dtype, unexplored=found.unexplored)
     if not crashed:
         confirm_refutation(measurement, found)
     return measurement, note

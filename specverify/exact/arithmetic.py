@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def _log(source: SymbolicTensor) -> SymbolicTensor:
     return source.mapped(Link("log"))
 
 
-_UNARY = {
+_UNARY: dict[str, Callable[[SymbolicTensor], SymbolicTensor]] = {
     "log": _log,
     "exp": lambda source: source.mapped(Link("exp")),
     "neg": lambda source: source.mapped(Link("mul", -1.0)),

@@ -78,7 +78,7 @@ def _search(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:  # n
 
 def _along(name: str) -> Callable[..., Any]:
     def take(a: Any, axis: int | None = None, **kwargs: Any) -> Any:
-        if {k for k, v in kwargs.items() if v is not None and v is not np._NoValue}:  # type: ignore[attr-defined]
+        if {k for k, v in kwargs.items() if v is not None and v is not np._NoValue}:
             raise opaque(f"numpy's {name!r} with {sorted(kwargs)}")
         return HANDLERS[name](name, (inside(a), axis), {})
 

@@ -14,6 +14,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,7 @@ _REAL_STATE = np.random.RandomState
 _REAL_BELOW = random.Random._randbelow  # type: ignore[attr-defined]
 _REAL_BITS = random.Random.getrandbits
 _MOST = 4096
+_ENGINE = str(Path(__file__).with_name("engine.py"))
 
 
 _base: list[tuple[Any, Any]] = []
@@ -87,7 +90,7 @@ def _python_draw(rng: random.Random, spec: Any, really: Callable[[], Any]) -> tu
     streams = _calls[-1].streams
     state: State = ("python", rng.getstate())
     if all(getattr(g, "rng", None) is not rng for g, _ in _calls[-1].bit_generators):
-        start = _base[-1][0] if rng is random._inst else rng.getstate()  # type: ignore[attr-defined]
+        start = _base[-1][0] if rng is random._inst else rng.getstate()
         _calls[-1].bit_generators.append((_Restored(rng), start))
         streams.left.add(("python", start))
     streams.insist_on_known(state)
@@ -122,12 +125,12 @@ def _idle() -> bool:
     """Whether a draw is none of the code's: outside a call, or by a module that is being imported by then."""
     if not _calls:
         return True
-    frame = sys._getframe(2)
-    while frame is not None:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename != _ENGINE:  # no farther than the code under analysis
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             _imported.append(frame.f_code.co_filename)
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 
@@ -174,7 +177,7 @@ def _bits(self: random.Random, k: int) -> int:
 
 def _through(real: Callable[[Any], float], name: str) -> Callable[[Any], Any]:
     """A function of ``math`` that also takes random numbers."""
-    return lambda x, *more: x.mapped(name) if isinstance(x, SymbolicNumber) and not more else real(x, *more)  # type: ignore[call-arg]
+    return lambda x, *more: x.mapped(name) if isinstance(x, SymbolicNumber) and not more else real(x, *more)
 
 
 # numpy
@@ -197,7 +200,9 @@ def _numpy_draw(owner: Any, spec: Any, really: Callable[[], Any]) -> tuple[State
 
 
 def _shape(size: Any) -> torch.Size:
-    return torch.Size(()) if size is None else torch.Size((size,) if isinstance(size, (int, np.integer)) else size)
+    if size is None:
+        return torch.Size(())
+    return torch.Size([int(size)] if isinstance(size, (int, np.integer)) else [int(n) for n in size])
 
 
 def _numbers(owner: Any, kind: str, chain: Chain, size: Any, really: Callable[[], Any]) -> Any:
@@ -344,11 +349,11 @@ class _Follows:
         return items[found]
 
 
-class FollowedGenerator(_Follows, np.random.Generator):
+class FollowedGenerator(_Follows, np.random.Generator):  # type: ignore[misc] # numpy's stubs are overloaded
     """A numpy Generator whose draws are followed."""
 
 
-class FollowedState(_Follows, np.random.RandomState):
+class FollowedState(_Follows, np.random.RandomState):  # type: ignore[misc] # as above
     """A numpy RandomState whose draws are followed."""
 
 
@@ -359,7 +364,7 @@ def _default_rng(seed: Any = None) -> Any:
 
 
 _REAL_DEFAULT_RNG = np.random.default_rng
-_GLOBAL_BITS = np.random.mtrand._rand._bit_generator  # type: ignore[attr-defined]
+_GLOBAL_BITS = np.random.mtrand._rand._bit_generator
 _GLOBAL = FollowedState(_GLOBAL_BITS)
 _GLOBAL_NAMES = (
     "random", "random_sample", "rand", "uniform", "exponential", "standard_exponential", "gumbel", "normal",
@@ -394,15 +399,15 @@ def _in_modules() -> list[tuple[dict[str, Any], str, Any]]:
 
 def _look_in_modules() -> list[tuple[dict[str, Any], str, Any]]:
     """Numpy generators that stand in modules of the user's: (namespace, name, followed stand-in)."""
-    found = []
+    found: list[tuple[dict[str, Any], str, Any]] = []
     for name, module in list(sys.modules.items()):
         if name.split(".", 1)[0] in _OTHERS:
             continue
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
             if type(value) is np.random.Generator:
                 found.append((module.__dict__, attribute, FollowedGenerator(value.bit_generator)))
-            elif type(value) is _REAL_STATE and value is not np.random.mtrand._rand:  # type: ignore[attr-defined]
-                found.append((module.__dict__, attribute, FollowedState(value._bit_generator)))  # type: ignore[attr-defined]
+            elif type(value) is _REAL_STATE and value is not np.random.mtrand._rand:
+                found.append((module.__dict__, attribute, FollowedState(value._bit_generator)))
     return found
 
 
@@ -443,8 +448,8 @@ def _patched() -> Iterator[None]:
     put(random.Random, "random", _random)
     put(random.Random, "_randbelow", _below)
     put(random.Random, "getrandbits", _bits)
-    put(random, "random", lambda: _random(random._inst))  # type: ignore[attr-defined]
-    put(random, "getrandbits", lambda k: _bits(random._inst, k))  # type: ignore[attr-defined]
+    put(random, "random", lambda: _random(random._inst))
+    put(random, "getrandbits", lambda k: _bits(random._inst, k))
     for module, prefix in ((math, ""), (random, "_")):
         for name in ("log", "exp"):
             put(module, prefix + name, _through(getattr(math, name), name))

@@ -402,7 +402,12 @@ def _fill(kind: str, links: Callable[[dict[str, Any]], Chain], *names: str) -> C
         generator = named.pop("generator", None)
         with torch._C.DisableTorchFunction():
             scratch = torch.empty(target.shape, dtype=target.dtype, device=target.device)
-        really = {"uniform": scratch.uniform_, "exponential": scratch.exponential_, "normal": scratch.normal_}[kind]
+        fills: dict[str, Callable[..., Any]] = {
+            "uniform": scratch.uniform_,
+            "exponential": scratch.exponential_,
+            "normal": scratch.normal_,
+        }
+        really = fills[kind]
         atoms = mode.atoms(kind, target.shape, target.dtype, generator, lambda: really(generator=generator))
         if target.numel():
             chain = (*(uniform_chain(target.dtype) if kind == "uniform" else ()), *links(named))

@@ -17,7 +17,8 @@ MOST_LAST = 14
 
 def first_law(rates: Array) -> Array:
     """Probability that each clock rings first: r_i / sum r."""
-    return rates / rates.sum()
+    law: Array = rates / rates.sum()
+    return law
 
 
 def last_law(rates: Array) -> Array:

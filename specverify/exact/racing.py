@@ -163,7 +163,7 @@ def _rates(form: Form, at: Mask, largest: bool) -> tuple[Array, bool]:
             if not negative and not (a >= 0).all():
                 raise opaque("a race of numbers of both signs", HINT)
             rates = np.abs(a) ** (-1 / power)  # |a| E^s = (E |a|^(1/s))^s
-            return rates, ((power > 0) == largest) ^ negative
+            return rates, bool(((power > 0) == largest) ^ negative)
         if form.kind == "power":  # u^k = exp(-k E)
             _alike(a)
             if not ((s > 0).all() or (s < 0).all()):
@@ -262,7 +262,7 @@ def extreme(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     values = reshape("gather", (source, dim, found), {})
     if not named.get("keepdim"):
         values, found = reshape("squeeze", (values, dim), {}), found.squeeze(dim)
-    kind = torch.return_types.max if name == "max" else torch.return_types.min  # type: ignore[attr-defined]
+    kind = torch.return_types.max if name == "max" else torch.return_types.min
     return kind((values, found))
 
 
@@ -295,7 +295,7 @@ def top(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     found = _ordered(source, dim, k, bool(largest))
     if name == "argsort":
         return found
-    kind = torch.return_types.topk if name == "topk" else torch.return_types.sort  # type: ignore[attr-defined]
+    kind = torch.return_types.topk if name == "topk" else torch.return_types.sort
     return kind((reshape("gather", (source, dim, found), {}), found))
 
 
