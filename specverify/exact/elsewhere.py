@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from specverify.errors import OpaqueRandomness
-from specverify.exact.arrays import outside
+from specverify.exact.arrays import as_tensor, outside
 from specverify.exact.interception import Interception, exponential_chain
 from specverify.exact.number import SymbolicNumber
 from specverify.exact.seeds import SMALLEST_RANGE, Seed
@@ -360,6 +360,8 @@ class FollowedState(_Follows, np.random.RandomState):  # type: ignore[misc] # as
 def _default_rng(seed: Any = None) -> Any:
     if isinstance(seed, np.random.Generator):
         return seed if isinstance(seed, FollowedGenerator) else FollowedGenerator(seed.bit_generator)
+    if seed is None and _calls:
+        seed = int.__int__(Seed.drawn(0, 2**64))  # of the system, as numpy would take one
     return FollowedGenerator(_REAL_DEFAULT_RNG(seed).bit_generator)
 
 
@@ -458,6 +460,8 @@ def _patched() -> Iterator[None]:
     for name, function in _GLOBALS.items():
         put(np.random, name, function)
     put(np.random, "default_rng", _default_rng)
+    real = torch.from_numpy
+    put(torch, "from_numpy", lambda array: real(array) if (made := as_tensor(array)) is None else made)
     put(np.random, "RandomState", FollowedState)
     for space, name, followed in _in_modules():
         put(space, name, followed)
