@@ -228,7 +228,7 @@ def other_draws(kind: str) -> Any:
     """The numpy rule with a coin of its own beside those given, which accepts now and then."""
     sources = {
         "torch": lambda: float(torch.rand(())),
-        "numpy": lambda: float(np.random.rand()),  # noqa: NPY002 - the legacy stream is one that subjects use
+        "numpy": lambda: float(np.random.rand()),
         "python": random.random,
     }
     counter = [0]

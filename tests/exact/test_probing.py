@@ -251,9 +251,9 @@ def loop(uniform, accept):
 @pytest.mark.parametrize(
     ("source", "uniform"),
     [
-        ("random.random", lambda: random.random()),  # noqa: PLW0108 - looked up when it is called, as in real code
-        ("numpy.random.random", lambda: np.random.random()),  # noqa: PLW0108, NPY002
-        ("numpy.random.rand", lambda: np.random.rand(1)[0]),  # noqa: NPY002
+        ("random.random", lambda: random.random()),
+        ("numpy.random.random", lambda: np.random.random()),
+        ("numpy.random.rand", lambda: np.random.rand(1)[0]),
         ("rand", lambda: float(torch.rand(()))),
         ("uniform_", lambda: float(torch.empty(1).uniform_(0, 2)) / 2),
         ("rand", lambda: float(torch.distributions.Uniform(0.0, 1.0).sample())),
@@ -354,10 +354,10 @@ def test_the_streams_are_left_as_they_were():
     """Probing seeds the global streams of torch, Python and numpy, and puts them back."""
 
     def states():
-        return torch.get_rng_state().tolist(), random.getstate(), repr(np.random.get_state())  # noqa: NPY002
+        return torch.get_rng_state().tolist(), random.getstate(), repr(np.random.get_state())
 
     before, real = states(), random.random
-    events_of(loop(lambda: random.random(), lambda u, r: u < r))  # noqa: PLW0108 - looked up when it is called
+    events_of(loop(lambda: random.random(), lambda u, r: u < r))
     assert states() == before
     assert random.random is real
 
