@@ -56,3 +56,9 @@ def test_links_between_documents_lead_somewhere(document):
     """Every relative link names a file that exists."""
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
         assert (document.parent / target).exists(), target
+
+
+def test_the_page_on_the_exact_engine_runs_as_it_stands():
+    """Its example asserts what it says."""
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "exact.md").read_text(), re.DOTALL)
+    exec(compile(block, "exact.md", "exec"), {})

@@ -18,7 +18,7 @@ from specverify.exact.arrays import as_tensor
 from specverify.exact.fills import Fills
 from specverify.exact.racing import argmax
 from specverify.exact.seeds import SMALLEST_RANGE, Seed, SeedTensor
-from specverify.exact.streams import Streams, torch_state
+from specverify.exact.streams import Streams, cpu_state
 from specverify.exact.symbolic import HANDLERS, Chain, Link, SymbolicTensor, is_in_place, opaque
 from specverify.exact.tensor import operate
 from specverify.exact.walk import Batch
@@ -72,7 +72,7 @@ class Interception(TorchFunctionMode):
 
     def __enter__(self) -> Self:
         self._global_state = torch.get_rng_state()
-        self.streams.left.add(torch_state(None))
+        self.streams.left.add(cpu_state(self._global_state))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 

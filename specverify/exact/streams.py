@@ -21,12 +21,18 @@ State = tuple[str, Any]
 """Where a stream stands: its kind and what decides the numbers to come."""
 
 
+def cpu_state(raw: torch.Tensor) -> State:
+    """State of a CPU stream. Its first 8 bytes name the seed; 1 and 1 + 2**32 give the same numbers."""
+    return "cpu", raw.numpy().tobytes()[8:]
+
+
 def torch_state(generator: torch.Generator | None) -> State:
     """State of a torch generator, or of torch's global stream."""
-    device = "cpu" if generator is None else generator.device.type
-    blob = (torch.get_rng_state() if generator is None else generator.get_state()).numpy().tobytes()
-    # The first 8 bytes name the seed; 1 and 1 + 2**32 give the same numbers.
-    return device, blob[8:] if device == "cpu" else blob
+    if generator is None:
+        return cpu_state(torch.get_rng_state())
+    if generator.device.type == "cpu":
+        return cpu_state(generator.get_state())
+    return generator.device.type, generator.get_state().numpy().tobytes()
 
 
 def _seeded_only(state: State) -> bool:

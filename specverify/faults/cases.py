@@ -120,6 +120,27 @@ def drawn_from_a_copy(law: Tensor) -> Tensor:
     return drawn_in_place(law.clone())
 
 
+def gumbels(like: Tensor) -> Tensor:
+    """Draw one Gumbel for every entry of ``like``, in its dtype; a uniform of 0 would give -inf, as impossible tokens have."""
+    return -torch.log(-torch.log(torch.rand_like(like).clamp(min=torch.finfo(like.dtype).tiny)))
+
+
+def recovered_by_gumbels(target: Model, draft: Model, prefix: Tensor, k: int, *, fresh: bool) -> tuple[Tensor, Tensor]:
+    """Draft argmax (log q + g) and recover argmax (log r + g), with fresh Gumbels or with those that chose the draft."""
+    noise: list[Tensor] = []
+
+    def choose(law: Tensor) -> Tensor:
+        noise.append(gumbels(law))
+        return (law.log() + noise[-1]).argmax(1)
+
+    tokens, q, p = draft_round(target, draft, prefix, k, choose)
+    accepted = below_ratio(tokens, q, p).long().cumprod(1).sum(1)
+    weights = with_bonus(residual(q, p), p)
+    again = [gumbels(g) if fresh else g for g in noise] + [gumbels(p[:, -1])]
+    last = torch.stack([(weights[:, j].log() + g).argmax(1) for j, g in enumerate(again)], 1)
+    return assemble(tokens, accepted, last.gather(1, accepted[:, None])[:, 0])
+
+
 def residual_never_empty(draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor) -> tuple[Tensor, Tensor]:
     """Add 1e-9 to every entry of the residual, so that it can be normalised always."""
     weights = (target_probs[:, :-1] - draft_probs).clamp(min=0) + 1e-9
@@ -164,6 +185,8 @@ C03_repaired = Step("C03_repaired", partial(greedy_draft_declared, k=STEP_K), ST
 C05_distribution_function = Step("C05_distribution_function", partial(draft_by, k=STEP_K, choose=drawn_in_place), STEP_K)
 C05_repaired = Step("C05_repaired", partial(draft_by, k=STEP_K, choose=drawn_from_a_copy), STEP_K)
 C05_race_scores = Step("C05_race_scores", partial(draft_by, k=STEP_K, choose=raced_in_place), STEP_K)
+C07_gumbels_reused = Step("C07_gumbels_reused", partial(recovered_by_gumbels, k=STEP_K, fresh=False), STEP_K)
+C07_repaired = Step("C07_repaired", partial(recovered_by_gumbels, k=STEP_K, fresh=True), STEP_K)
 C08_up_to_the_ratio = Verifier("C08_up_to_the_ratio", up_to_the_ratio)
 C08_repaired = Verifier("C08_repaired", token_rejection)
 C09_nothing_left = Verifier("C09_nothing_left", residual_over_its_sum)
@@ -197,6 +220,7 @@ CASES: dict[str, Case] = {
         Case("C03", "the draft is argmax q, the rule uses the soft q", C03_soft_q_declared, C03_repaired),
         Case("C05", "the drafter's sampling leaves the cumulative q where q was", C05_distribution_function, C05_repaired),
         Case("C05", "the drafter's race leaves its scores where q was", C05_race_scores, C05_repaired),
+        Case("C07", "the Gumbels that chose the draft choose the recovered token", C07_gumbels_reused, C07_repaired),
         Case("C08", "u <= p/q accepts a token with p = 0 when u is exactly 0", C08_up_to_the_ratio, C08_repaired),
         Case("C09", "p = q up to an ulp leaves nothing to recover from: 0/0", C09_nothing_left, C09_repaired),
         Case("C10", "the ratio is q/p instead of p/q", C10_inverted_ratio, C10_repaired),

@@ -25,6 +25,7 @@ SEEN_BY = {
     "C03": {"single_step", "sequence"},
     "C05_distribution_function": {"single_step", "rounds", "sequence"},
     "C05_race_scores": {"sequence"},
+    "C07": {"single_step"},
     "C08": {"edges"},
     "C09": {"edges"},
     "C10": {"single_step", "sequence"},

@@ -184,7 +184,7 @@ def style_numpy(target: Model, draft: Model, prefix: Tensor) -> list[list[int]]:
 
         p = _softmax(_logits(target, history + drafted)[len(history) - 1 :])
         emitted: list[int] = []
-        for j, (token, q) in enumerate(zip(drafted, laws)):
+        for j, (token, q) in enumerate(zip(drafted, laws, strict=True)):
             if np.random.random() * q[token] < p[j, token]:
                 emitted.append(token)
             else:
@@ -377,7 +377,7 @@ def style_mixed(draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor)
             if noise[b][j] * q[token] < p[token]:
                 emitted.append(token)
             else:
-                law = [max(x - y, 0.0) for x, y in zip(p, q)]
+                law = [max(x - y, 0.0) for x, y in zip(p, q, strict=True)]
                 break
         emitted.append(_walk(law, noise[b][k]))
         out.append(emitted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from fault_pairs import CORNERS, corner, plain_pair, random_pairs
 from scipy.integrate import quad
 
+from specverify.exact import step_emission
 from specverify.faults import NOISE_FAULTS, fault, several_laws
 from specverify.laws import Array, Pair, total_variation
 from specverify.subjects import Step, load_subject
@@ -102,6 +104,17 @@ def test_rule_follows_its_law(pair: Pair) -> None:
     seen = np.bincount(emitted.tokens[:, 0].numpy(), minlength=pair.vocab_size) / rows
     y = several_laws.shared_noise(*laws_of(pair))
     assert (np.abs(seen - y) <= 5 * np.sqrt(y * (1 - y) / rows) + 1e-12).all(), (seen, y)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda p: p.name)
+def test_the_exact_law_of_the_rule_is_the_closed_form(pair: Pair) -> None:
+    """The engine integrates the race that its noise has run before; the two derivations agree."""
+    step = fault("shared_noise").make(1)
+    assert isinstance(step, Step)
+    law = np.zeros(pair.vocab_size)
+    for tokens, mass in step_emission(step, replace(pair, k=1)).tokens.items():
+        law[tokens[0]] += mass
+    np.testing.assert_allclose(law, several_laws.shared_noise(*laws_of(pair)), atol=1e-12)
 
 
 def test_rule_can_be_loaded_by_name() -> None:
