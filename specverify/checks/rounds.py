@@ -6,6 +6,7 @@ from specverify.checks.base import Context, Found, Part, Planned, Settings, Skip
 from specverify.checks.explain import confirm_refutation, counterexample_from
 from specverify.evidence.measurements import LawMeasurement
 from specverify.exact import Emission, decoder_emission, step_rounds, tree_rounds, verifier_rounds
+from specverify.exact.engine import DEFAULT_MAX_PATHS
 from specverify.laws import Pair, Tokens
 from specverify.pairs import named_pair, pair_for
 from specverify.subjects import Decoder, Step, Verifier
@@ -45,25 +46,29 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     return [Planned(NAME, part.name, "table models", False, {"sizes": sizes})]
 
 
+MOST_PATHS = 12_000
+"""Most paths of every size but the smallest, which is walked to its end: what is not refuted by then is left at that."""
+
+
 def rounds_law(part: Part, pair: Pair, length: int) -> dict[Tokens, float]:
     """Exact law of the first ``length`` tokens that a part emits on a pair, over as many rounds as it takes."""
     return rounds_emission(part, pair, length).tokens
 
 
-def rounds_emission(part: Part, pair: Pair, length: int) -> Emission:
+def rounds_emission(part: Part, pair: Pair, length: int, max_paths: int = DEFAULT_MAX_PATHS) -> Emission:
     """The same with what it took to find it."""
     if isinstance(part, Verifier):
-        return verifier_rounds(part, pair, length)
+        return verifier_rounds(part, pair, length, max_paths=max_paths)
     if isinstance(part, Step):
-        return step_rounds(part, pair, length)
+        return step_rounds(part, pair, length, max_paths=max_paths)
     if isinstance(part, TreeVerifier):
-        return tree_rounds(part, pair, length)
+        return tree_rounds(part, pair, length, max_paths=max_paths)
     assert part.build is not None
     from specverify.tables import torch_models
 
     target, draft = torch_models(pair, part.facts.torch_dtype)
     decoder = part.build(target, draft, pair.k)
-    return decoder_emission(decoder, pair, length, name=part.name, max_batch=1)
+    return decoder_emission(decoder, pair, length, name=part.name, max_batch=1, max_paths=max_paths)
 
 
 def run(planned: Planned, context: Context) -> Found:
@@ -71,17 +76,20 @@ def run(planned: Planned, context: Context) -> Found:
     measurements: list[LawMeasurement] = []
     notes: list[str] = []
     coupled = False
-    for vocab_size, k, length in planned.params["sizes"]:
+    for number, (vocab_size, k, length) in enumerate(planned.params["sizes"]):
         if coupled and vocab_size**k > MOST_ALONE:
             notes.append(
                 f"V = {vocab_size}, K = {k} left out: rows draw according to their batch-mates, so paths are walked one by one"
             )
             continue
         pair = pair_for(context.part.facts.rule, named_pair(vocab_size, k))
-        found = rounds_emission(context.part, pair, length)
+        found = rounds_emission(context.part, pair, length, DEFAULT_MAX_PATHS if number == 0 else MOST_PATHS)
         coupled = coupled or found.coupled is not None
         measurement = LawMeasurement(pair, length, found.tokens, context.part.facts.dtype, unexplored=found.unexplored)
         confirm_refutation(measurement, found)
+        if number and measurement.judge(0).verdict == "inconclusive":
+            notes.append(f"V = {vocab_size}, K = {k} was walked in part: {measurement.judge(0).reason}")
+            continue
         measurements.append(measurement)
         if measurement.judge(0).verdict == "refuted":
             return Found(tuple(measurements), counterexample_from(measurement, context.spec, context.part.name, rounds=True))

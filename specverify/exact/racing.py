@@ -240,8 +240,43 @@ def _winners(source: SymbolicTensor, dim: int | None, largest: bool) -> Tensor:
     source.decider.check_rows(source.atoms)
     dim = None if dim is None else dim % max(source.atoms.dim(), 1)
     forms, atoms, rest = _lanes(source, dim)
-    found = [winner(form, row, source, largest) for form, row in zip(forms, atoms, strict=True)]
+    rates = _plain_rates(forms, largest)
+    if rates is None:
+        found = [winner(form, row, source, largest) for form, row in zip(forms, atoms, strict=True)]
+    else:
+        found = [_first(row, line, source, forms[0].side) for row, line in zip(atoms, rates, strict=True)]
     return torch.tensor(found, dtype=torch.int64).reshape(rest)
+
+
+def _plain_rates(forms: list[Form], largest: bool) -> list[list[float]] | None:
+    """Rates of all lanes at once, where every element is a clock and the first to ring wins everywhere; else None."""
+    if not forms or forms[0].kind not in ("clock", "log"):
+        return None
+    a, b, s = (np.stack([getattr(form, name) for form in forms]) for name in ("a", "b", "s"))
+    power = (s if forms[0].kind == "clock" else a).flat[0] if a.size else np.nan
+    if any(form.fixed.any() for form in forms) or not np.isfinite(power) or power == 0:
+        return None
+    with np.errstate(all="ignore"):
+        if forms[0].kind == "clock":
+            sign = -1.0 if (a <= 0).all() else 1.0
+            alike = (s == power).all() and (b == b.flat[0]).all() and (sign * a >= 0).all()
+            last, rates = ((power > 0) == largest) ^ (sign < 0), np.abs(a) ** (-1 / power)
+        else:
+            alike, last = (a == power).all(), (power > 0) == largest
+            rates = -b / power
+            rates = np.exp(rates - np.where(np.isfinite(top := rates.max(-1, keepdims=True)), top, 0.0))
+    if not alike or last or not np.isfinite(rates).all():
+        return None
+    lines: list[list[float]] = rates.tolist()
+    return lines
+
+
+def _first(atoms: list[int], rates: list[float], source: SymbolicTensor, side: int) -> int:
+    """Place of the clock that rings first; the first place where none ever rings."""
+    running = [i for i, rate in enumerate(rates) if rate > 0]
+    if not running:
+        return 0
+    return running[source.decider.race([atoms[i] for i in running], [rates[i] for i in running], last=False, side=side)]
 
 
 def argmax(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -192,10 +192,15 @@ class Batch:
             self._refuse("the same random number takes part in a race twice")
         if any(self.low[atom] > 0 or self.high[atom] < 1 for atom in atoms):
             self._refuse("random numbers race that were compared with thresholds before")
-        law = self._race_law(atoms, np.asarray(rates), last, side)
-        if isinstance(law, int):
-            return law
-        choice = self.rows[owners.pop()].decide(law.tolist())
+        if not last and not any(atom in self.raced for atom in atoms):
+            total = sum(rates)
+            law = [rate / total for rate in rates]
+        else:
+            found = self._race_law(atoms, np.asarray(rates), last, side)
+            if isinstance(found, int):
+                return found
+            law = found.tolist()
+        choice = self.rows[owners.pop()].decide(law)
         spent = last or any(atom in self.raced for atom in atoms)
         race = _Race(dict(zip(atoms, rates, strict=True)), atoms[choice], side, spent)
         before = next((self.raced[atom] for atom in atoms if atom in self.raced), None)
