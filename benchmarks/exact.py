@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    pair = named_pair(4, 3)
+    pair = named_pair(5, 3)
     table: dict[str, dict[str, list[float]]] = {}
     subjects = rules()
     jobs: list[tuple[str, Callable[[], None]]] = []

@@ -336,6 +336,11 @@ def normalise_emitted(raw: Any, rows: int, k: int, vocab_size: int, name: str = 
     Past a count anything may stand. Errors: SubjectError when ids lie outside the vocabulary, when there are
     more than K + 1 tokens or none, or when the shape does not fit. numpy arrays are read as tensors are.
     """
+    with torch._C.DisableTorchFunction():  # nothing is drawn here, and what is random is refused by its type
+        return _read_emitted(raw, rows, k, vocab_size, name)
+
+
+def _read_emitted(raw: Any, rows: int, k: int, vocab_size: int, name: str) -> Emitted:
     accepted: Tensor | None = None
     tokens: Any
     counts: Any

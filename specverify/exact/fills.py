@@ -39,16 +39,17 @@ class Fills:
 
     def __init__(self, decider: Decider) -> None:
         self._decider = decider
-        self._records: dict[int, _Record] = {}
+        self.records: dict[int, _Record] = {}
+        """By storage: what stands there."""
 
     def __bool__(self) -> bool:
-        return bool(self._records)
+        return bool(self.records)
 
     def _record(self, tensor: Tensor) -> _Record | None:
         with torch._C.DisableTorchFunction():
             if isinstance(tensor, SymbolicTensor) or tensor.layout != torch.strided or tensor.device.type == "meta":
                 return None
-            return self._records.get(tensor.untyped_storage()._cdata)
+            return self.records.get(tensor.untyped_storage()._cdata)
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether any element of a tensor is random."""
@@ -81,7 +82,7 @@ class Fills:
                 storage = tensor.untyped_storage()
                 n = storage.nbytes() // tensor.element_size()
                 record = _Record(torch.full((n,), -1, dtype=torch.int64), (), storage)
-                self._records[storage._cdata] = record
+                self.records[storage._cdata] = record
             region = _region(record.atoms, tensor)
             target = torch.arange(record.atoms.numel())
             places = _region(target, tensor)[index]

@@ -89,8 +89,10 @@ class Interception(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
         draw = _BY_FUNCTION.get(func)
+        if draw is None and not types and not kwargs and not self.fills.records:
+            return func(*args)  # most operations: nothing random takes part
+        kwargs = kwargs or {}
         try:
             if draw is not None and not isinstance(draw, str):
                 return draw(self, args, kwargs)
