@@ -1,8 +1,8 @@
 """The exact law of unmodified code, by replaying every outcome of its randomness."""
 
+from specverify.exact.draws import intercepting
 from specverify.exact.engine import Law, induced_law, walk_rows
 from specverify.exact.given import induced_law_given
-from specverify.exact.interception import Interception
 from specverify.exact.rounds import (
     Emission,
     decoder_emission,
@@ -18,7 +18,6 @@ from specverify.exact.trees import tree_emission, tree_rounds
 
 __all__ = [
     "Emission",
-    "Interception",
     "Law",
     "SymbolicNumber",
     "SymbolicTensor",
@@ -26,6 +25,7 @@ __all__ = [
     "emission",
     "induced_law",
     "induced_law_given",
+    "intercepting",
     "round_law",
     "step_emission",
     "step_rounds",

@@ -23,8 +23,9 @@ import torch
 
 from specverify.errors import OpaqueRandomness
 from specverify.exact.arrays import as_tensor, outside
-from specverify.exact.interception import Interception, exponential_chain
+from specverify.exact.interception import Interception
 from specverify.exact.number import SymbolicNumber
+from specverify.exact.racing import exponential_chain
 from specverify.exact.seeds import SMALLEST_RANGE, Seed
 from specverify.exact.streams import State
 from specverify.exact.symbolic import Chain, Link, SymbolicTensor, opaque

@@ -22,8 +22,8 @@ from torch import Tensor
 from specverify.errors import OpaqueRandomness, RowsCoupled, SpecverifyError, SubjectError
 from specverify.exact import elsewhere
 from specverify.exact.arrays import SymbolicArray
+from specverify.exact.draws import intercepting
 from specverify.exact.elsewhere import ELSEWHERE, drawing_for, following, unseen
-from specverify.exact.interception import Interception
 from specverify.exact.seeds import hearing
 from specverify.exact.symbolic import SymbolicNumber, SymbolicTensor
 from specverify.exact.walk import Batch, Explored, Item, Leaf, explore
@@ -103,7 +103,7 @@ def walk_rows(
     def call(batch: Batch) -> list[Hashable]:
         numbers = [row.item.problem for row in batch.rows]
         try:
-            with hearing(partial(setattr, batch, "refused")), Interception(batch) as interception, drawing_for(interception):
+            with hearing(partial(setattr, batch, "refused")), intercepting(batch) as interception, drawing_for(interception):
                 raw = run(numbers, batch)
         except SpecverifyError as error:
             if batch.refused is not None and error is not batch.refused:

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from specverify.errors import RowsCoupled, SpecverifyError
-from specverify.exact.arrays import as_tensor
 from specverify.exact.fills import Fills
-from specverify.exact.racing import argmax
-from specverify.exact.seeds import SMALLEST_RANGE, Seed, SeedTensor
+from specverify.exact.racing import argmax, exponential_chain
+from specverify.exact.seeds import SMALLEST_RANGE, Seed
 from specverify.exact.streams import Streams, cpu_state
-from specverify.exact.symbolic import HANDLERS, Chain, Link, SymbolicTensor, is_in_place, opaque
+from specverify.exact.symbolic import HANDLERS, SymbolicTensor, is_in_place, opaque
 from specverify.exact.tensor import operate
 from specverify.exact.walk import Batch
 
 MOST_INTEGERS = 4096
 """Most values of a drawn integer that are told apart."""
-_OPAQUE_DRAWS = frozenset(
-    {
-        "randint_like", "cauchy_", "geometric_", "log_normal_", "poisson", "dropout", "alpha_dropout", "feature_dropout",
-        "rrelu", "gumbel_softmax", "binomial", "_standard_gamma", "_sample_dirichlet", "native_dropout", "dropout_",
-        "dropout1d", "dropout2d", "dropout3d", "alpha_dropout_", "feature_dropout_", "feature_alpha_dropout",
-        "feature_alpha_dropout_", "rrelu_",
-    }
-)  # fmt: skip
 _METADATA = frozenset(
     {
         "size", "dim", "numel", "nelement", "ndimension", "stride", "data_ptr", "is_contiguous", "element_size", "__len__",
         "untyped_storage", "storage_offset", "is_floating_point", "get_device", "empty_like", "zeros_like", "ones_like",
-        "full_like", "new_empty", "new_zeros", "new_ones", "new_full", "new", "new_tensor", "is_complex", "type",
+        "full_like", "new_empty", "new_zeros", "new_ones", "new_full", "new", "is_complex",
     }
 )  # fmt: skip
 _OVERWRITES = frozenset({"zero_", "fill_", "copy_"})
@@ -48,6 +37,12 @@ _VIEWS = frozenset(
         "contiguous", "__get__", "cpu", "to", "ravel", "requires_grad_", "squeeze_", "unsqueeze_", "__iter__", "alias",
     }
 )  # fmt: skip
+
+
+Draw = Callable[["Interception", tuple[Any, ...], dict[str, Any]], Any]
+"""How one random function is followed."""
+Draws = Mapping[Any, Draw | str]
+"""Every random function of torch: those followed, with their handler, and those refused, with their name."""
 
 
 @dataclass
@@ -62,9 +57,9 @@ class _Chosen:
 class Interception(TorchFunctionMode):
     """Replaces torch's random calls by exact ones, for the rows of one batch."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, draws: Draws) -> None:
         super().__init__()
-        self.batch = batch
+        self.batch, self.draws = batch, draws
         self.streams = Streams()
         self.fills = Fills(batch)
         self.bit_generators: list[tuple[Any, Any]] = []
@@ -89,7 +84,7 @@ class Interception(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        draw = _BY_FUNCTION.get(func)
+        draw = self.draws.get(func)
         if draw is None and not types and not kwargs and not self.fills.records:
             return func(*args)  # most operations: nothing random takes part
         kwargs = kwargs or {}
@@ -297,11 +292,6 @@ class Interception(TorchFunctionMode):
         return list(found)
 
 
-def exponential_chain(rate: float) -> Chain:
-    """Maps from a uniform u to an exponential of that rate: -log(u) / rate."""
-    return (Link("log"), Link("mul", -1.0 / rate))
-
-
 def _flat(values: Sequence[Any]) -> list[Tensor]:
     found: list[Tensor] = []
     for value in values:
@@ -318,258 +308,3 @@ def _really_draws(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
     if "dropout" in name:
         return bool(kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True)))
     return True
-
-
-def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Size:
-    if "size" in kwargs:
-        return torch.Size(kwargs["size"])
-    if len(args) == 1 and isinstance(args[0], (tuple, list, torch.Size)):
-        return torch.Size(args[0])
-    return torch.Size(args)
-
-
-def _made(mode: Interception, kind: str, chain: Chain, shape: torch.Size, dtype: torch.dtype, kwargs: dict[str, Any]) -> Tensor:
-    """Random numbers in a new tensor, or in the one given as out=."""
-    generator = kwargs.get("generator")
-    device = None if generator is None else generator.device
-    draw = torch.rand if kind == "uniform" else torch.randn
-    atoms = mode.atoms(kind, shape, dtype, generator, lambda: draw(shape, dtype=dtype, generator=generator, device=device))
-    made = SymbolicTensor.make(atoms, mode.batch, dtype, chain)
-    out = kwargs.get("out")
-    if out is None:
-        return made
-    mode.fills.write(out, made)
-    return out  # type: ignore[no-any-return]
-
-
-def _rand(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    out = kwargs.get("out")
-    dtype = kwargs.get("dtype") or (out.dtype if out is not None else torch.get_default_dtype())
-    return _made(mode, "uniform", uniform_chain(dtype), _size(args, kwargs), dtype, kwargs)
-
-
-def _rand_like(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    like = args[0] if args else kwargs["input"]
-    dtype = kwargs.get("dtype") or like.dtype
-    return _made(mode, "uniform", uniform_chain(dtype), like.shape, dtype, kwargs)
-
-
-@cache
-def _nearest(dtype: torch.dtype) -> bool:
-    """Whether torch makes its low-precision uniforms by rounding those of float32 (1 becomes 0), as new versions do."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        low = torch.rand(4096, dtype=dtype).float()
-        torch.manual_seed(1)
-        high = torch.rand(4096).to(dtype).float()
-    return bool((low == torch.where(high == 1, 0.0, high)).all())
-
-
-@cache
-def uniform_chain(dtype: torch.dtype) -> Chain:
-    """What torch's uniforms of a dtype are in terms of a real one: in float16 and bfloat16 they are coarse.
-
-    Rounding to the nearest makes 1 of the uppermost half unit, which torch then turns into 0. Moving that half unit h to the
-    bottom, u -> max(u - h, 0) rounded, gives numbers of the same law that rise with u.
-    """
-    bits = {torch.bfloat16: 8, torch.float16: 11}.get(dtype)
-    if bits is None:
-        return ()
-    if _nearest(dtype):
-        return (Link("add", -(2.0 ** -(bits + 1))), Link("at_least", 0.0), Link("round", float(bits)))
-    return (Link("mul", 2.0**bits), Link("whole"), Link("mul", 2.0**-bits))
-
-
-_NORMAL = (Link("normal"),)
-
-
-def _randn(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    dtype = kwargs.get("dtype") or torch.get_default_dtype()
-    return _made(mode, "normal", _NORMAL, _size(args, kwargs), dtype, kwargs)
-
-
-def _randn_like(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    like = args[0] if args else kwargs["input"]
-    return _made(mode, "normal", _NORMAL, like.shape, kwargs.get("dtype") or like.dtype, kwargs)
-
-
-def _fill(kind: str, links: Callable[[dict[str, Any]], Chain], *names: str) -> Callable[..., Tensor]:
-    """A method that fills a tensor in place; ``names`` are its parameters after the tensor."""
-
-    def fill(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        target: Tensor = args[0]
-        if isinstance(target, SymbolicTensor):
-            raise opaque(f"filling random numbers anew with {kind!r}", "draw into a new tensor")
-        named = dict(zip(names, args[1:], strict=False)) | kwargs
-        generator = named.pop("generator", None)
-        with torch._C.DisableTorchFunction():
-            scratch = torch.empty(target.shape, dtype=target.dtype, device=target.device)
-        fills: dict[str, Callable[..., Any]] = {
-            "uniform": scratch.uniform_,
-            "exponential": scratch.exponential_,
-            "normal": scratch.normal_,
-        }
-        really = fills[kind]
-        atoms = mode.atoms(kind, target.shape, target.dtype, generator, lambda: really(generator=generator))
-        if target.numel():
-            chain = (*(uniform_chain(target.dtype) if kind == "uniform" else ()), *links(named))
-            mode.fills.write(target, SymbolicTensor.make(atoms, mode.batch, target.dtype, chain))
-        return target
-
-    return fill
-
-
-def _uniform_links(named: dict[str, Any]) -> Chain:
-    low, high = float(named.get("from", 0.0)), float(named.get("to", 1.0))
-    return () if (low, high) == (0.0, 1.0) else (Link("mul", high - low), Link("add", low))
-
-
-def _normal_links(named: dict[str, Any]) -> Chain:
-    mean, std = float(named.get("mean", 0.0)), float(named.get("std", 1.0))
-    return (*_NORMAL, Link("mul", std), Link("add", mean))
-
-
-def _multinomial(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    named = dict(zip(("input", "num_samples", "replacement"), args, strict=False)) | kwargs
-    if named.get("out") is not None:
-        raise opaque("torch.multinomial(out=...)", "use the tensor that torch.multinomial returns")
-    probs = named["input"]
-    if mode.fills and mode.fills.holds(probs):
-        raise opaque("multinomial")
-    return mode.choose(probs, int(named["num_samples"]), bool(named.get("replacement", False)), named.get("generator"))
-
-
-def _bernoulli(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    named = dict(zip(("input", "p"), args, strict=False)) | kwargs
-    if named.get("out") is not None:
-        raise opaque("torch.bernoulli(out=...)", "use the tensor that torch.bernoulli returns")
-    probs = named["input"] if named.get("p") is None else torch.full_like(named["input"], float(named["p"]))
-    return _coins(mode, probs, named.get("generator"))
-
-
-def _coins(mode: Interception, probs: Tensor, generator: torch.Generator | None) -> Tensor:
-    """One coin per element of ``probs``."""
-    if isinstance(probs, SymbolicTensor) or (mode.fills and mode.fills.holds(probs)):
-        raise opaque("bernoulli")
-    given = probs.detach()
-    state, _ = mode.streams.draw_torch(None, generator, lambda: torch.bernoulli(given, generator=generator))
-    if probs.numel() == 0:
-        return given.clone()
-    atoms = mode.batch.new_atoms(mode.owners(probs.shape, generator))
-    mode.streams.remember(state, None, atoms)
-    u = SymbolicTensor.make(atoms.reshape(probs.shape), mode.batch, probs.dtype)
-    return (u < given).to(probs.dtype)
-
-
-def _bernoulli_(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    named = dict(zip(("self", "p"), args, strict=False)) | kwargs
-    target, p = named["self"], named.get("p", 0.5)
-    probs = p.expand(target.shape) if isinstance(p, Tensor) else torch.full(target.shape, float(p), dtype=torch.float64)
-    coins = _coins(mode, probs.to(torch.float64), named.get("generator"))
-    with torch._C.DisableTorchFunction():
-        target.copy_(coins)
-    mode.fills.clear(target)
-    return target  # type: ignore[no-any-return]
-
-
-def _randint(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    named = dict(kwargs)
-    places = [a for a in args if isinstance(a, int)]
-    low, high = (0, *places)[-2:] if places else (named.pop("low", 0), named.pop("high"))
-    shape = torch.Size(named.pop("size") if "size" in named else next(a for a in args if not isinstance(a, int)))
-    generator = named.pop("generator", None)
-    dtype = named.pop("dtype", None) or torch.int64
-    owners = mode.owners(shape, generator) if shape.numel() else []
-    found = mode.integers(
-        ("randint", dtype, shape.numel(), low, high),
-        owners,
-        low,
-        high,
-        generator,
-        lambda: torch.randint(low, high, shape, generator=generator, dtype=dtype),
-    )
-    if any(isinstance(x, Seed) for x in found):
-        return SeedTensor.of(found, shape, dtype)
-    return torch.tensor(found, dtype=dtype).reshape(shape)
-
-
-def _randperm(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    n = int(args[0] if args else kwargs["n"])
-    generator = kwargs.get("generator")
-    dtype = kwargs.get("dtype") or torch.int64
-    spec = ("randperm", n)
-    state, found = mode.streams.draw_torch(spec, generator, lambda: torch.randperm(n, generator=generator))
-    if found is None:
-        owner = mode.owners(torch.Size((n,)), generator)
-        if len(set(owner)) > 1:
-            raise RowsCoupled("a permutation over rows belongs to no row")
-        left, found = list(range(n)), []
-        while left:
-            share = [1.0 / len(left)] * len(left)
-            found.append(left.pop(mode.batch.rows[owner[0]].decide(share)))
-        if n:
-            mode.streams.remember(state, spec, found)
-    return torch.tensor(found, dtype=dtype)
-
-
-def _normal(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    named = dict(zip(("mean", "std", "size"), args, strict=False)) | kwargs
-    mean, std = named["mean"], named.get("std", 1.0)
-    shape = named.get("size")
-    if shape is None:
-        shape = np.broadcast_shapes(*(x.shape for x in (mean, std) if isinstance(x, Tensor)))
-    like = next((x for x in (mean, std) if isinstance(x, Tensor)), None)
-    dtype = named.get("dtype") or (torch.get_default_dtype() if like is None else like.dtype)
-    plain = _made(mode, "normal", _NORMAL, torch.Size(shape), dtype, {"generator": named.get("generator")})
-    return plain * std + mean  # type: ignore[no-any-return]
-
-
-_DRAWS: dict[str, Callable[[Interception, tuple[Any, ...], dict[str, Any]], Any]] = {
-    "rand": _rand,
-    "rand_like": _rand_like,
-    "randn": _randn,
-    "randn_like": _randn_like,
-    "normal": _normal,
-    "uniform_": _fill("uniform", _uniform_links, "from", "to"),
-    "exponential_": _fill("exponential", lambda named: exponential_chain(float(named.get("lambd", 1.0))), "lambd"),
-    "normal_": _fill("normal", _normal_links, "mean", "std"),
-    "multinomial": _multinomial,
-    "bernoulli": _bernoulli,
-    "bernoulli_": _bernoulli_,
-    "randint": _randint,
-    "randperm": _randperm,
-}
-
-
-def _tensor_of(maker: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes a tensor of Python numbers or of an array, which may be random."""
-
-    def make(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        random = as_tensor(args[0]) if args else None
-        if random is None:
-            if mode.fills and args and isinstance(args[0], Tensor) and mode.fills.holds(args[0]):
-                random = mode.fills.read(args[0])
-            else:
-                return maker(*args, **kwargs)
-        dtype = kwargs.get("dtype") or (args[1] if len(args) > 1 else None)
-        return random if dtype is None else random.to(dtype)
-
-    return make
-
-
-def _by_function() -> dict[Any, Any]:
-    """Every random function of torch: those followed, with their handler, and those refused, with their name."""
-    found: dict[Any, Any] = {}
-    for home in (torch, Tensor, torch.nn.functional):
-        for name in (*_OPAQUE_DRAWS, "random_"):
-            if hasattr(home, name):
-                found[getattr(home, name)] = name
-        for name, handler in _DRAWS.items():
-            if hasattr(home, name):
-                found[getattr(home, name)] = handler
-    for maker in (torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy):
-        found[maker] = _tensor_of(maker)
-    return found
-
-
-_BY_FUNCTION = _by_function()

@@ -17,11 +17,16 @@ from torch import Tensor
 
 from specverify.exact.chains import Array, Mask, operand_of
 from specverify.exact.shaping import reshape
-from specverify.exact.tensor import Handler, Link, SymbolicTensor, opaque
+from specverify.exact.tensor import Chain, Handler, Link, SymbolicTensor, opaque
 
 SLACK = {torch.float64: 2.0**-50, torch.float32: 2.0**-21}
 """How far a uniform may be shifted, scaled or clamped on its way into a logarithm and still count as rounding."""
 HINT = "race exponentials or Gumbels: argmax(w / E), argmin(E / w) or argmax(log w + gumbel)"
+
+
+def exponential_chain(rate: float) -> Chain:
+    """Maps from a uniform u to an exponential of that rate: -log(u) / rate."""
+    return (Link("log"), Link("mul", -1.0 / rate))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specverify.errors import OpaqueRandomness, SubjectError
-from specverify.exact.interception import Interception
+from specverify.exact.draws import intercepting
 from specverify.exact.walk import Batch, Item
 from specverify.given import GRID_BITS, Numbers, handed, read_given
 from specverify.subjects import Facts, Verifier, normalise_emitted, verifier
@@ -130,7 +130,7 @@ def test_uniforms_lie_on_the_stated_grid_and_exponentials_are_positive(dtype: to
 
 def test_unknown_numbers_can_only_be_handed_to_torch_functions() -> None:
     """Under the symbolic engine a function of arrays or lists is refused, one of tensors is not."""
-    with Interception(Batch([Item(0, (), 1.0)])):
+    with intercepting(Batch([Item(0, (), 1.0)])):
         u = torch.rand(1, 2)
         assert handed(u, "torch") is u
         for hands in ("numpy", "lists"):
