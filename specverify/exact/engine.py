@@ -20,10 +20,10 @@ import numpy.random
 from torch import Tensor
 
 from specverify.errors import OpaqueRandomness, RowsCoupled, SpecverifyError, SubjectError
-from specverify.exact import elsewhere
 from specverify.exact.arrays import SymbolicArray
+from specverify.exact.calls import ELSEWHERE, drawing_for
 from specverify.exact.draws import intercepting
-from specverify.exact.elsewhere import ELSEWHERE, drawing_for, following, unseen
+from specverify.exact.elsewhere import OWN_FILES, following, unseen
 from specverify.exact.seeds import hearing
 from specverify.exact.symbolic import SymbolicNumber, SymbolicTensor
 from specverify.exact.walk import Batch, Explored, Item, Leaf, explore
@@ -170,7 +170,7 @@ def _watching() -> Iterator[None]:
     def look(frame: Any, event: str, called: Any) -> None:
         if event != "c_call" or called.__name__ in ("getstate", "get_state", "seed", "setstate", "set_state"):
             return
-        if frame.f_code.co_filename == elsewhere.__file__ or frame.f_code.co_filename.endswith("secrets.py"):
+        if frame.f_code.co_filename in OWN_FILES or frame.f_code.co_filename.endswith("secrets.py"):
             return
         if isinstance(getattr(called, "__self__", None), _FOREIGN) or called.__name__ == "urandom":
             seen.append(called.__name__)
