@@ -23,8 +23,9 @@ import torch
 
 from specverify.exact import verifier_emission
 from specverify.laws import Pair
+from specverify.loading import load_subject
 from specverify.pairs import named_pair
-from specverify.subjects import Facts, Verifier, load_subject
+from specverify.subjects import Facts, Verifier
 
 
 def loop_rule(draft_tokens: Any, draft_probs: Any, target_probs: Any) -> list[list[int]]:

@@ -26,8 +26,9 @@ from specverify.certify import parts_of
 from specverify.checks.base import Round
 from specverify.checks.single_step import measure
 from specverify.errors import SpecverifyError
+from specverify.loading import load_subject
 from specverify.pairs import pair_for, pairs
-from specverify.subjects import Decoder, Step, Verifier, load_subject
+from specverify.subjects import Decoder, Step, Verifier
 from specverify.tree_drafts import vocab_sizes
 from specverify.trees import TreeVerifier
 

@@ -31,8 +31,9 @@ from specverify.evidence.measurements import OutcomeMeasurement
 from specverify.exact.walk import stopping_after
 from specverify.faults.catalogue import CATALOGUE, fault
 from specverify.faults.several import TREE_FAULTS
+from specverify.loading import load_subject, source_digest
 from specverify.randomness import derive
-from specverify.subjects import Decoder, DecoderLike, Subject, load_subject, source_digest
+from specverify.subjects import Decoder, DecoderLike, Subject
 from specverify.trees import TreeVerifier
 
 WALKING = 0.6

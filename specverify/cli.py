@@ -118,7 +118,7 @@ def _certify(options: argparse.Namespace) -> int:
     from specverify.certify import certify, plan_for
     from specverify.checks.base import Settings, budget_named
     from specverify.evidence.ledger import DEFAULT_ALPHA
-    from specverify.subjects import load_subject
+    from specverify.loading import load_subject
 
     torch.set_num_threads(1)
     alpha = DEFAULT_ALPHA if options.alpha is None else options.alpha

@@ -65,7 +65,7 @@ def _plan(config: pytest.Config) -> Plan:
         from specverify.checks.base import Settings, budget_named
         from specverify.errors import SpecverifyError
         from specverify.evidence.ledger import DEFAULT_ALPHA
-        from specverify.subjects import load_subject
+        from specverify.loading import load_subject
 
         alpha = config.getoption("--specverify-alpha")
         try:

@@ -1,4 +1,4 @@
-"""What call of the code is under way, and where do the streams of other libraries stand?"""
+"""Where do the streams of other libraries stand while a call of the code is under way? Shared by those that follow them."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _bench(options: argparse.Namespace) -> int:
 
     import torch
 
-    from specverify.subjects import load_subject
+    from specverify.loading import load_subject
     from specverify.timing.attach import attach, certificate_of, newest_run
     from specverify.timing.opening import open_timeable
     from specverify.timing.table import render

@@ -9,7 +9,8 @@ from typing import Any
 
 from specverify.certificate import Certificate, load, recheck
 from specverify.errors import UsageError
-from specverify.subjects import Subject, source_digest
+from specverify.loading import source_digest
+from specverify.subjects import Subject
 
 FILE = "certificate.json"
 

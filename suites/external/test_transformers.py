@@ -25,7 +25,7 @@ NOT_A_NUMBER = "probability tensor contains"
 def _plan(attribute=""):
     from specverify.certify import plan_for
     from specverify.checks.base import BUDGETS, Settings
-    from specverify.subjects import load_subject
+    from specverify.loading import load_subject
 
     return plan_for(load_subject(SPEC + attribute), SPEC + attribute, Settings(BUDGETS["smoke"]))
 

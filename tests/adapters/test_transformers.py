@@ -19,7 +19,8 @@ from specverify.errors import SubjectError
 from specverify.exact import emission, induced_law
 from specverify.exact.probing import probe
 from specverify.laws import Pair, complete, sequence_law
-from specverify.subjects import Decoder, Emitted, Generated, Verifier, load_subject, normalise_generated
+from specverify.loading import load_subject
+from specverify.subjects import Decoder, Emitted, Generated, Verifier, normalise_generated
 
 if importlib.util.find_spec("transformers") is None:
     pytest.skip("transformers is an optional extra and is not installed here", allow_module_level=True)

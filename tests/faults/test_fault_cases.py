@@ -14,7 +14,8 @@ from specverify.faults import cases
 from specverify.faults.decoders import Loop, Processed
 from specverify.laws import Array, Pair, TableModel, all_sequences, complete, first_difference, sequence_law
 from specverify.laws import total_variation as tv
-from specverify.subjects import Decoder, DecoderLike, Generated, Step, Verifier, load_subject, normalise_generated
+from specverify.loading import load_subject
+from specverify.subjects import Decoder, DecoderLike, Generated, Step, Verifier, normalise_generated
 from specverify.tables import torch_models
 
 TOLERANCE = 1e-12

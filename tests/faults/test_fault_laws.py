@@ -16,7 +16,8 @@ from specverify.errors import UsageError
 from specverify.exact import round_law
 from specverify.faults.catalogue import CATALOGUE, STEP_K, Fault, fault
 from specverify.laws import Array, Pair, total_variation
-from specverify.subjects import Step, Verifier, load_subject
+from specverify.loading import load_subject
+from specverify.subjects import Step, Verifier
 
 TOLERANCE = 1e-12
 LONG_PAIRS = [*random_pairs(3, 2, (2, 3)), *random_pairs(2, 3, (2, 3)), corner("disjoint", 2), corner("equal", 2)]

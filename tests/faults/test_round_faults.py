@@ -16,8 +16,9 @@ from specverify import faults
 from specverify.exact import round_law
 from specverify.faults import MORE_FAULTS, RoundFault, block, chain, fault, laws
 from specverify.laws import Array, Pair, TableModel, Tokens, complete, sequence_law, total_variation
+from specverify.loading import load_subject
 from specverify.pairs import named_pair
-from specverify.subjects import Step, Verifier, load_subject
+from specverify.subjects import Step, Verifier
 
 TOLERANCE = 1e-12
 WITH_LAW = {name: known for name, known in MORE_FAULTS.items() if known.law is not None}

@@ -14,7 +14,8 @@ from scipy.integrate import quad
 from specverify.exact import step_emission
 from specverify.faults import NOISE_FAULTS, fault, several_laws
 from specverify.laws import Array, Pair, total_variation
-from specverify.subjects import Step, load_subject
+from specverify.loading import load_subject
+from specverify.subjects import Step
 from specverify.tables import torch_models
 
 DRAWS = 400_000

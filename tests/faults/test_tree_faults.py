@@ -20,8 +20,8 @@ from specverify.cli import main
 from specverify.exact import tree_emission
 from specverify.faults import TREE_FAULTS, RoundFault, fault, several_laws, tree_rules
 from specverify.laws import Array, Pair, complete, sequence_law, total_variation
+from specverify.loading import load_subject
 from specverify.pairs import named_pair
-from specverify.subjects import load_subject
 from specverify.trees import Children, Tree, TreeShape, TreeVerifier
 
 TOLERANCE = 1e-12

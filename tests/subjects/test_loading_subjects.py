@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from specverify.errors import SubjectError
-from specverify.subjects import Decoder, Step, Verifier, load_subject, source_digest
+from specverify.loading import load_subject, source_digest
+from specverify.subjects import Decoder, Step, Verifier
 
 SOURCE = """
 import torch

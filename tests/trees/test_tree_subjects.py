@@ -18,10 +18,10 @@ from specverify.checks.base import BUDGETS, Settings
 from specverify.errors import SubjectError
 from specverify.exact import round_law
 from specverify.laws import Pair, TableModel, complete, sequence_law
+from specverify.loading import as_subject, source_digest
 from specverify.pairs import named_pair
 from specverify.randomness import stream
 from specverify.report.command import write_report
-from specverify.subjects import as_subject, source_digest
 from specverify.tree_drafts import all_trees, drawn_from, first_draft_sets, some_trees, tree_count, vocab_sizes
 from specverify.trees import Children, Tree, TreeShape, TreeVerifier, tree_verifier
 

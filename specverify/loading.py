@@ -1,0 +1,119 @@
+"""Which subject does a name mean? Finding ``"pkg.mod:attr"``, and a digest of the source files behind it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from specverify.errors import SubjectError
+from specverify.subjects import Decoder, DecoderLike, Step, Subject, Verifier, decoder
+
+
+def load_subject(spec: str) -> Subject:
+    """Find the subject named by ``"pkg.mod:attr"``, ``"pkg.mod"`` (its attribute ``subject``) or ``"path/file.py:attr"``.
+
+    The current directory is importable. Errors: SubjectError that says what could not be imported or used.
+    """
+    module_name, _, attribute = spec.partition(":")
+    attribute = attribute or "subject"
+    if not module_name:
+        raise SubjectError(f"{spec!r} names no module; write pkg.mod:attr")
+    module = _import(module_name)
+    target: Any = module
+    for part in attribute.split("."):
+        if not hasattr(target, part):
+            public = [n for n in vars(module) if not n.startswith("_")]
+            raise SubjectError(
+                f"{module_name} has no attribute {attribute!r}; it has {', '.join(public[:12]) or 'nothing public'}"
+            )
+        target = getattr(target, part)
+    return as_subject(target, spec)
+
+
+def _import(module_name: str) -> Any:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        if module_name.endswith(".py"):
+            path = Path(module_name)
+            if not path.exists():
+                raise SubjectError(f"there is no file {module_name}")
+            if str(path.resolve().parent) not in sys.path:
+                sys.path.append(str(path.resolve().parent))  # for the modules beside it
+            name = path.stem if path.stem not in sys.modules else f"specverify_subject_{path.stem}"
+            found = importlib.util.spec_from_file_location(name, path)
+            assert found is not None
+            assert found.loader is not None
+            module = importlib.util.module_from_spec(found)
+            sys.modules[name] = module
+            found.loader.exec_module(module)
+            return module
+        return importlib.import_module(module_name)
+    except SubjectError:
+        raise
+    except ModuleNotFoundError as error:
+        raise SubjectError(
+            f"cannot import {module_name}: {error}; install it, or run from the folder that contains it"
+        ) from error
+    except Exception as error:
+        hint = "; name it pkg.module:attr and run from the folder above pkg" if "relative import" in str(error) else ""
+        raise SubjectError(f"importing {module_name} failed: {type(error).__name__}: {error}{hint}") from error
+    except SystemExit as stop:
+        raise SubjectError(f"importing {module_name} ended in sys.exit({stop.code!r}); keep scripts under __main__") from stop
+
+
+def as_subject(target: Any, name: str) -> Subject:
+    """Turn what was found under a name into a subject: a subject, an object with the right methods, or a class of such."""
+    from specverify.trees import TreeVerifier  # it imports this module
+
+    if isinstance(target, (Verifier, Step, Decoder, TreeVerifier)):
+        return target
+    if inspect.isclass(target):
+        try:
+            target = target()
+        except Exception as error:
+            raise SubjectError(f"{name} is a class and calling it without arguments failed: {error}") from error
+    if isinstance(target, (Verifier, Step, Decoder, TreeVerifier)):
+        return target
+    if isinstance(target, DecoderLike):
+        return replace(decoder(target), name=name)
+    if callable(getattr(target, "verify", None)):
+        return Verifier(name, target.verify)
+    raise SubjectError(
+        f"{name} is a {type(target).__name__}; a subject is made with specverify.verifier, specverify.step, "
+        "specverify.tree_verifier or specverify.decoder, or has vocab_size, generate and target_log_probs"
+    )
+
+
+def source_digest(subject: Subject) -> str:
+    """SHA-256 over the source files that define the subject's callables, or "unknown" when none can be read."""
+    callables: list[Any] = []
+    for one in (subject, *getattr(subject, "parts", ())):
+        callables += [getattr(one, n, None) for n in ("verify", "step", "open", "build")]
+    files: set[str] = set()
+    for c in callables:
+        inner = getattr(c, "func", c)
+        held = [x.cell_contents for x in getattr(inner, "__closure__", None) or ()]
+        for thing in (inner, type(inner), *held, *map(type, held)):
+            try:
+                found = inspect.getsourcefile(thing)
+            except (TypeError, ValueError):
+                continue
+            if found:
+                files.add(found)
+    digest = hashlib.sha256()
+    read = 0
+    for path in sorted(files):
+        try:
+            content = Path(path).read_bytes()
+        except OSError:
+            continue
+        digest.update(Path(path).name.encode() + b"\0" + content)
+        read += 1
+    return digest.hexdigest() if read else "unknown"
