@@ -17,6 +17,7 @@ from specverify.evidence.measurements import AnyMeasurement, LawMeasurement, Out
 from specverify.exact import Emission, emission
 from specverify.exact.probing import LENGTH, Event, Probed, probe
 from specverify.exact.tasks import Effort
+from specverify.exact.trees import drafting_step
 from specverify.laws import Pair
 from specverify.pairs import named_pair, pair_for
 from specverify.randomness import derive
@@ -41,8 +42,6 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:  # noqa: AR
     """Two tests without false alarms; a decoder needs ``build`` for them."""
     if isinstance(part, Decoder) and part.build is None:
         return Skipped(NAME, part.name, "boundary draws need a decoder that can be built over table models (Decoder.build)")
-    if isinstance(part, TreeVerifier):
-        return Skipped(NAME, part.name, "the draws of a tree verifier are not pushed to their ends")
     return [Planned(NAME, part.name, BOUNDARY, False), Planned(NAME, part.name, LAWS, False)]
 
 
@@ -54,9 +53,8 @@ def run(planned: Planned, context: Context) -> Found:
 
 
 def _chain(context: Context) -> Verifier | Step | Decoder:
-    """The part, which is none for trees: those are not planned."""
-    assert not isinstance(context.part, TreeVerifier)
-    return context.part
+    """The part; a tree verifier with the drafting of its trees around it, as a step."""
+    return drafting_step(context.part) if isinstance(context.part, TreeVerifier) else context.part
 
 
 def _ks(part: Part) -> tuple[int, ...]:
@@ -71,7 +69,9 @@ def _ks(part: Part) -> tuple[int, ...]:
 def _boundary(context: Context) -> Found:
     part = _chain(context)
     ks = _ks(part)
-    pairs = [*(zeros_pair(k) for k in ks), named_pair(3, min(ks[-1], 2) if isinstance(part, Verifier) else ks[0], zeros=0.4)]
+    tokens = max(3, _least_vocab(context.part))
+    named = named_pair(tokens, min(ks[-1], 2) if isinstance(part, Verifier) else ks[0], zeros=0.4)
+    pairs = [*(zeros_pair(k) for k in ks if tokens <= 4), named]
     measurements: list[AnyMeasurement] = []
     draws: list[str] = []
     notes: list[str] = []
@@ -92,7 +92,8 @@ def _edge_laws(context: Context) -> Found:
     notes: list[str] = []
     left_out: set[str] = set()
     failed: Counter[str] = Counter()
-    pending, larger = _small_edges(part), False
+    least = _least_vocab(context.part)
+    pending, larger = edge_pairs(_k(part, 1), least, part.facts.dtype), isinstance(context.part, TreeVerifier)
     while pending and failed["error"] < ENOUGH:
         pair = pair_for(part.facts.rule, pending.pop(0))
         found = probe(part, pair, seed=derive(context.seed, pair.name), effort=ENDS_ONLY)
@@ -126,9 +127,9 @@ def _wrong_law(measurements: list[AnyMeasurement], context: Context) -> Countere
     return next((s for s in shown if s is not None), None)
 
 
-def _small_edges(part: Part) -> list[Pair]:
-    """The edge pairs of two tokens, with one draft where the part leaves that open."""
-    return edge_pairs(_k(part, 1), 2, part.facts.dtype)
+def _least_vocab(part: Part) -> int:
+    """Fewest tokens of an edge pair: two, or as many as a node of a tree has distinct children."""
+    return max(2, part.shape.width) if isinstance(part, TreeVerifier) else 2
 
 
 def _larger_edges(part: Part, alone: bool) -> list[Pair]:

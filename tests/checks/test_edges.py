@@ -1,6 +1,7 @@
 """The edges check: verdicts, what a finding carries, and edge pairs that are what they are called."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from specverify.checks import CHECKS, edges
 from specverify.checks.base import BUDGETS, Settings, Skipped
 from specverify.edge_pairs import DIGITS, edge_pairs, moved_one_ulp, zeros_pair
 from specverify.errors import CertificateError
+from specverify.evidence import worst
 from specverify.evidence.measurements import LawMeasurement, OutcomeMeasurement, ProbeMeasurement, from_json, power_of_two
 from specverify.faults.cases import C08_up_to_the_ratio, C09_nothing_left, C11_repaired, residual_over_its_sum
 from specverify.faults.rounds import at, finish, or_target, token_rejection, uniforms, with_bonus
 from specverify.laws import Pair, TableModel
 from specverify.subjects import DTYPES, Decoder, Facts, Verifier
+from specverify.trees import tree_verifier
 
 SETTINGS = Settings(BUDGETS["smoke"])
 every_dtype = pytest.mark.parametrize("dtype", list(DTYPES))
@@ -298,3 +301,29 @@ def test_a_certificate_with_probes_is_rechecked(monkeypatch):
     with pytest.raises(CertificateError, match="its numbers say certified"):
         recheck(data)
     assert from_data(data).verdict == "refuted"
+
+
+def tried_in_turn(tree, target_probs, *, strict: bool):
+    """Recursive rejection over the children of the root; a coin of exactly 0 decides about tokens of probability 0."""
+    law, rows = target_probs[:, 0].clone(), torch.arange(len(tree.tokens))
+    chosen = torch.full((len(tree.tokens),), -1)
+    for child in tree.shape.children(-1):
+        x, q = tree.tokens[:, child], tree.draft_probs[:, child]
+        coin = torch.rand(len(x), dtype=law.dtype) * q[rows, x]
+        accept = (coin < law[rows, x] if strict else coin <= law[rows, x]) & (chosen == -1)
+        chosen = torch.where(accept, child, chosen)
+        rest = (law - q).clamp(min=0)
+        mass = rest.sum(1, keepdim=True)
+        law = torch.where((chosen == -1)[:, None] & (mass > 0), rest / mass.clamp(min=1e-300), law)
+    taken = chosen >= 0
+    law = torch.where(taken[:, None], target_probs[rows, chosen + 1], law)
+    last = torch.multinomial(law, 1)[:, 0]
+    first = torch.where(taken, tree.tokens[rows, chosen.clamp(min=0)], last)
+    return torch.stack([first, torch.where(taken, last, -1)], 1)
+
+
+@pytest.mark.parametrize(("strict", "verdict"), [(True, "certified"), (False, "refuted")])
+def test_the_draws_of_a_tree_verifier_are_pushed_too(strict: bool, verdict: str) -> None:
+    """A coin of 0 that accepts a child of probability 0 refutes the rule for trees; its strict twin passes."""
+    rule = tree_verifier(partial(tried_in_turn, strict=strict), name="tried", branching=(2,), children="with replacement")
+    assert worst([e.verdict for e in evidence_of(rule).values()]) == verdict
