@@ -55,6 +55,7 @@ def run(planned: Planned, context: Context) -> Found:
         assert context.opened is not None
         return _decoder(planned, context, context.opened)
     found: list[AnyMeasurement] = []
+    notes: list[str] = []
     for vocab_size, k in planned.params["sizes"]:
         pair = pair_for(context.part.facts.rule, named_pair(vocab_size, k))
         emitted = emission(part, pair)
@@ -68,9 +69,20 @@ def run(planned: Planned, context: Context) -> Found:
                 OutcomeMeasurement("inconclusive", f"{emitted.why}; {emitted.unexplored:.3g} of the probability is left")
             )
         if emitted.reported:
-            off = sum(mass for (said, real), mass in emitted.reported.items() if said != real)
+            off, example = _misreported(emitted)
+            if off > slack:
+                notes.append(f"{where}: {example}, on the pair {pair.to_json()}")
             found.append(BoundMeasurement(f"P(reported accepted count is not tokens emitted - 1) ({where})", off, 0.0, slack))
-    return Found(tuple(found))
+    return Found(tuple(found), None, tuple(notes))
+
+
+def _misreported(emitted: Emission) -> tuple[float, str]:
+    """Probability that the count reported is not the accepted one, and the likeliest example."""
+    wrong = {counts: mass for counts, mass in emitted.reported.items() if counts[0] != counts[1]}
+    if not wrong:
+        return 0.0, ""
+    (said, real), mass = max(wrong.items(), key=lambda entry: entry[1])
+    return sum(wrong.values()), f"{said} accepted were reported where {real + 1} tokens were emitted (probability {mass:.4g})"
 
 
 def _at_least(emitted: Emission, accepted: int) -> float:

@@ -71,7 +71,7 @@ class CellMeasurement:
         if test.p <= alpha:
             return Judgement(
                 "refuted",
-                f"{self.label}: the counts have probability at most {test.p:.2g} under the target law",
+                f"{self.label}: the counts have probability at most {max(test.p, 1e-300):.2g} under the target law",
                 numbers,
             )
         if test.total == 0 or test.dof == 0:
