@@ -12,8 +12,8 @@ from specverify.checks.base import Context, Found, Part, Planned, Round, Setting
 from specverify.checks.explain import confirm_refutation, counterexample_from
 from specverify.errors import OpaqueRandomness, SubjectError, SubjectTimeout
 from specverify.evidence.measurements import BoundMeasurement, CoverageMeasurement, LawMeasurement, OutcomeMeasurement
-from specverify.exact import emission
-from specverify.laws import Pair, Tokens
+from specverify.exact import Emission, emission
+from specverify.laws import Pair
 from specverify.pairs import named_pair, pair_for, pairs
 from specverify.subjects import Decoder, Step, Verifier
 from specverify.tree_drafts import vocab_sizes
@@ -72,13 +72,13 @@ def bisected_alone(part: Part) -> bool:
     return isinstance(part, Verifier) and bool(part.given) and part.facts.max_batch == 1
 
 
-def measure(part: Round, pair: Pair, *, confirm: bool = True) -> tuple[LawMeasurement, dict[Tokens, float]]:
+def measure(part: Round, pair: Pair, *, confirm: bool = True) -> tuple[LawMeasurement, Emission]:
     """The law of one round on a pair, completed to K + 1 tokens, as a measurement; a deviation is confirmed by default."""
     found = emission(part, pair)
     measurement = LawMeasurement(pair, pair.k + 1, found.tokens, part.facts.dtype, unexplored=found.unexplored)
     if confirm:
         confirm_refutation(measurement, found)
-    return measurement, found.tokens
+    return measurement, found
 
 
 def run(planned: Planned, context: Context) -> Found:
@@ -92,18 +92,21 @@ def run(planned: Planned, context: Context) -> Found:
 
 def _named(part: Round, planned: Planned, context: Context) -> Found:
     measurements: list[LawMeasurement | CoverageMeasurement] = []
+    notes: list[str] = []
     events = {"accepted": 0.0, "rejected": 0.0, "bonus": 0.0}
     for vocab_size, k in planned.params["sizes"]:
         pair = pair_for(part.facts.rule, named_pair(vocab_size, k))
         measurement, emitted = measure(part, pair)
         measurements.append(measurement)
-        for tokens, mass in emitted.items():
+        if emitted.coupled and not notes:
+            notes.append(f"rows of a batch were not walked side by side, but one row per call: {emitted.coupled}")
+        for tokens, mass in emitted.tokens.items():
             events["accepted"] += mass * (len(tokens) > 1)
             events["rejected"] += mass * (len(tokens) <= k)
             events["bonus"] += mass * (len(tokens) == k + 1)
         if measurement.judge(0).verdict == "refuted":
             return Found(tuple(measurements), counterexample_from(measurement, context.spec, part.name))
-    return Found((*measurements, CoverageMeasurement(events, 1e-3)))
+    return Found((*measurements, CoverageMeasurement(events, 1e-3)), None, tuple(notes))
 
 
 def smallest_failing(

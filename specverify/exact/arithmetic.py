@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specverify.exact.chains import evaluate, insist_on_positive, operand_of
 from specverify.exact.shaping import widened
-from specverify.exact.tensor import Handler, Link, SymbolicTensor, opaque
+from specverify.exact.tensor import COARSE, Handler, Link, SymbolicTensor, opaque
 
 MAPS = frozenset(
     {
@@ -29,16 +29,25 @@ _REVERSED = {"sub": "rsub", "div": "rdiv", "rsub": "sub", "rdiv": "div"}
 _COMMUTE = ("add", "mul", "clamp_min", "clamp_max")
 
 
+def common_dtype(source: SymbolicTensor, value: Any) -> torch.dtype:
+    """The precision in which torch combines a random tensor with a number or tensor."""
+    plain = torch.empty((0,) * source.atoms.dim(), dtype=source.dtype)
+    return torch.result_type(plain, value)
+
+
 def operand(source: SymbolicTensor, value: Any) -> tuple[SymbolicTensor, Tensor | float]:
-    """Broadcast a symbolic tensor and a number or tensor against each other; the operand comes back in float64."""
+    """Broadcast a symbolic tensor and a number or tensor against each other, both rounded as torch rounds them before it
+    combines them; the operand comes back in float64.
+    """
     if isinstance(value, SymbolicTensor):
         raise opaque("arithmetic between random numbers")
-    if isinstance(value, (int, float)):
-        return source, float(value)
     given = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
     if given.is_complex():
         raise opaque("complex arithmetic")
-    given = given.detach().to("cpu", torch.float64)
+    common = common_dtype(source, value if isinstance(value, (Tensor, int, float)) else given)
+    if common in COARSE and source.dtype != common:
+        source = source.mapped(Link("round", COARSE[common]), dtype=common)
+    given = given.detach().to("cpu").to(common).to(torch.float64)
     if given.dim() == 0:
         return source, float(given)
     if given.shape == source.atoms.shape:
@@ -83,6 +92,8 @@ _UNARY: dict[str, Callable[[SymbolicTensor], SymbolicTensor]] = {
 
 def binary(name: str, source: SymbolicTensor, value: Any) -> SymbolicTensor:
     """One of add, sub, rsub (value - u), mul, div, rdiv (value / u), pow, clamp_min, clamp_max."""
+    if isinstance(value, SymbolicTensor):
+        raise opaque("arithmetic between random numbers")
     if name == "rsub":
         source, name = source.mapped(Link("mul", -1.0)), "add"
     if name in ("rdiv", "pow"):
@@ -93,8 +104,7 @@ def binary(name: str, source: SymbolicTensor, value: Any) -> SymbolicTensor:
     name = {"clamp_min": "at_least", "clamp_max": "at_most"}.get(name, name)
     if name not in ("add", "mul", "div", "rdiv", "pow", "at_least", "at_most"):
         raise opaque(f"torch operation {name!r}")
-    dtype = torch.promote_types(source.dtype, value.dtype) if isinstance(value, Tensor) and value.dim() else source.dtype
-    return source.mapped(Link(name, by), dtype=dtype)
+    return source.mapped(Link(name, by), dtype=common_dtype(source, value))
 
 
 def _clamp(source: SymbolicTensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTensor:
@@ -116,8 +126,9 @@ def choose(mask: Tensor, source: SymbolicTensor, others: Any) -> SymbolicTensor:
     shape = torch.Size(np.broadcast_shapes(mask.shape, source.atoms.shape, *third))
     source = widened(source, shape)
     kept = mask.detach().cpu().expand(shape).contiguous()
-    constants = others.detach().to("cpu", torch.float64).expand(shape).contiguous() if isinstance(others, Tensor) else others
-    return source.mapped(Link("choose", constants if isinstance(constants, Tensor) else float(constants), kept))
+    source, constants = operand(source, others)
+    wide = constants.expand(shape).contiguous() if isinstance(constants, Tensor) else torch.full(shape, constants).double()
+    return widened(source, shape).mapped(Link("choose", wide, kept), dtype=common_dtype(source, others))
 
 
 def _affine(source: SymbolicTensor) -> tuple[np.ndarray, np.ndarray]:
@@ -182,7 +193,8 @@ def set_item(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Symbol
     kept = torch.ones(source.atoms.shape, dtype=torch.bool)
     kept[index] = False
     constants = torch.zeros(source.atoms.shape, dtype=torch.float64)
-    constants[index] = value if isinstance(value, (int, float)) else value.to(torch.float64)
+    rounded = torch.as_tensor(value).detach().to(source.dtype).to(torch.float64)
+    constants[index] = rounded
     return source.mapped(Link("choose", constants, kept))
 
 

@@ -43,24 +43,12 @@ def outside(value: Any) -> Any:
     return value
 
 
-def ufunc(self: Any, function: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+def ufunc(self: Any, function: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:  # noqa: ARG001 - the protocol
     """Numpy's elementwise operations (the protocol ``__array_ufunc__``)."""
     name = _UFUNCS.get(function.__name__)
     if name is None or method != "__call__" or kwargs.get("out") is not None:
-        raise _note(self, opaque(f"numpy's {function.__name__!r}"))
-    try:
-        return outside(HANDLERS[name](name, tuple(inside(x) for x in inputs), {}))
-    except Exception as error:
-        raise _note(self, error) from None
-
-
-def _note(number: Any, error: Exception) -> Exception:
-    """Tell the walk of a refusal that the code may catch."""
-    from specverify.errors import SpecverifyError
-
-    if isinstance(error, SpecverifyError):
-        inside(number).decider.refused = error
-    return error
+        raise opaque(f"numpy's {function.__name__!r}")
+    return outside(HANDLERS[name](name, tuple(inside(x) for x in inputs), {}))
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
@@ -128,11 +116,8 @@ def function(self: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:  
     """Numpy's other functions (the protocol ``__array_function__``)."""
     handler = _FUNCTIONS.get(func)
     if handler is None:
-        raise _note(self, opaque(f"numpy's {func.__name__!r}"))
-    try:
-        return outside(handler(*args, **kwargs))
-    except Exception as error:
-        raise _note(self, error) from None
+        raise opaque(f"numpy's {func.__name__!r}")
+    return outside(handler(*args, **kwargs))
 
 
 class SymbolicArray(NDArrayOperatorsMixin):
@@ -145,12 +130,12 @@ class SymbolicArray(NDArrayOperatorsMixin):
         self.tensor = tensor
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise _note(self, opaque("conversion to a numpy array"))
+        raise opaque("conversion to a numpy array")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise _note(self, opaque(f"the array attribute {name!r}"))
+        raise opaque(f"the array attribute {name!r}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -196,7 +181,7 @@ class SymbolicArray(NDArrayOperatorsMixin):
         kind = np.dtype(dtype)
         name = {"float32": "float", "float64": "double", "float16": "half", "int64": "long", "int32": "int"}.get(kind.name)
         if name is None:
-            raise _note(self, opaque(f"conversion to {kind}"))
+            raise opaque(f"conversion to {kind}")
         return outside(HANDLERS[name](name, (self.tensor,), {}))
 
     def reshape(self, *shape: Any) -> Any:
@@ -236,6 +221,8 @@ class SymbolicArray(NDArrayOperatorsMixin):
 
 def as_tensor(value: Any) -> SymbolicTensor | None:
     """A random number, an array of them, or a list of them as a tensor; None for anything else."""
+    if isinstance(value, SymbolicTensor):
+        return value
     if isinstance(value, (SymbolicNumber, SymbolicArray)):
         return value.tensor
     if isinstance(value, (list, tuple)) and value:

@@ -36,6 +36,9 @@ def drawing_for(call: Interception) -> Iterator[None]:
     CALLS.append(call)
     try:
         yield
+        for bits, _ in call.bit_generators:
+            kind = "python" if hasattr(bits, "rng") else "numpy"
+            call.streams.insist_on_known(("python", bits.rng.getstate()) if kind == "python" else frozen(bits.state))
     finally:
         CALLS.pop()
         for bits, state in call.bit_generators:
@@ -62,9 +65,3 @@ def letting_through() -> Iterator[None]:
         yield
     finally:
         CALLS.extend(held)
-
-
-def refused(error: Exception) -> Exception:
-    """Tell the walk of a refusal, which the code may catch, and return it."""
-    CALLS[-1].batch.refused = error  # type: ignore[assignment]
-    return error

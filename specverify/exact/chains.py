@@ -33,6 +33,10 @@ def rounded(z: Array, bits: Array) -> Array:
 
 def _between(t: Array, bits: Array, inclusive: Mask) -> Array:
     """The z from which on rounded(z) is no longer below t (at most t, where inclusive); t itself where t <= 0."""
+    negative = t < 0
+    if negative.any():  # rounding is the same on both sides of 0
+        mirrored = -_between(np.where(negative, -t, 1.0), bits, ~inclusive)
+        return np.where(negative, mirrored, _between(np.where(negative, 1.0, t), bits, inclusive))
     _, exponent = np.frexp(t)
     unit = np.ldexp(1.0, exponent - bits.astype(int))
     steps = t / unit
@@ -82,7 +86,7 @@ def evaluate(chain: Chain, z: Array) -> Array:
 
 def insist_on_positive(chain: Chain, dimensions: int, what: str) -> None:
     """Refuse log z and c / z where z may be negative: they are monotone for z >= 0 only. A chain is, so its ends tell."""
-    ends = evaluate(chain, np.array([0.0, 1.0]).reshape(2, *[1] * dimensions))
+    ends = evaluate(chain, np.array([5e-324, 1 - 2.0**-53]).reshape(2, *[1] * dimensions))  # 0 and 1 have probability 0
     if not (ends >= 0).all():
         raise opaque(f"{what} a number that may be negative")
 
@@ -107,6 +111,7 @@ class _Inversion:
         self.settled: Mask = np.isnan(threshold)
         self.value: Mask = np.zeros(threshold.shape, bool)
         self.strict = strict
+        self.undone = 0
 
     def settle(self, where: Mask, outcome: Mask) -> None:
         """Note that the comparison has this outcome there whatever u is."""
@@ -114,7 +119,10 @@ class _Inversion:
         self.settled = self.settled | where
 
     def constant(self, z: Array | float) -> Mask:
-        """Truth of the comparison when the random side is the number z."""
+        """Truth of the comparison when the random side is the number z. Errors: OpaqueRandomness when rounding decides it."""
+        close = (np.abs(z - self.t) <= 1e-6 * np.maximum(np.abs(z), 1e-30)) & (z != self.t) & ~self.settled
+        if self.undone and close.any():
+            raise opaque("a comparison of a constant that rounding decides")
         if self.strict:
             return np.where(self.flipped, z > self.t, z < self.t)
         return np.where(self.flipped, z >= self.t, z <= self.t)
@@ -156,6 +164,8 @@ class _Inversion:
             case "whole":  # floor(z) < t exactly when z < ceil(t); floor(z) <= t when z < floor(t) + 1
                 self.t = np.where(self.flipped == self.strict, np.floor(self.t) + 1, np.ceil(self.t))
             case "round":
+                if (operand == 11).any() and ((np.abs(self.t) >= 65504) | ((np.abs(self.t) < 6.2e-5) & (self.t != 0))).any():
+                    raise opaque("a comparison beyond the range of float16")
                 self.t = _between(self.t, operand + np.zeros(self.t.shape), self.flipped == self.strict)
             case "choose":
                 assert link.where is not None
@@ -180,6 +190,7 @@ def invert(chain: Chain, threshold: Array, upper: bool, strict: bool) -> tuple[A
     with np.errstate(all="ignore"):
         for link in reversed(chain):
             state.undo(link)
+            state.undone += 1
     if (np.isnan(state.t) & ~state.settled).any():
         raise opaque("a comparison whose threshold is infinite or undefined")
     return state.t, state.flipped, state.settled, state.value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -118,10 +119,12 @@ def _fill(kind: str, links: Callable[[dict[str, Any]], Chain], *names: str) -> C
             "normal": scratch.normal_,
         }
         really = fills[kind]
-        atoms = mode.atoms(kind, target.shape, target.dtype, generator, lambda: really(generator=generator))
+        layout = kind if target.is_contiguous() else f"{kind} {target.stride()}"  # numbers are handed out by memory order
+        atoms = mode.atoms(layout, target.shape, target.dtype, generator, lambda: really(generator=generator))
         if target.numel():
-            chain = (*(uniform_chain(target.dtype) if kind == "uniform" else ()), *links(named))
-            mode.fills.write(target, SymbolicTensor.make(atoms, mode.batch, target.dtype, chain))
+            plain = uniform_chain(target.dtype) if kind == "uniform" else ()
+            made = SymbolicTensor.make(atoms, mode.batch, target.dtype, plain)
+            mode.fills.write(target, made.mapped(*links(named)))
         return target
 
     return fill
@@ -180,11 +183,21 @@ def _bernoulli_(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any
     return target  # type: ignore[no-any-return]
 
 
+def _no_out(name: str, kwargs: dict[str, Any]) -> None:
+    if kwargs.get("out") is not None:
+        raise opaque(f"torch.{name}(out=...)", f"use the tensor that torch.{name} returns")
+
+
 def _randint(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     named = dict(kwargs)
-    places = [a for a in args if isinstance(a, int)]
-    low, high = (0, *places)[-2:] if places else (named.pop("low", 0), named.pop("high"))
-    shape = torch.Size(named.pop("size") if "size" in named else next(a for a in args if not isinstance(a, int)))
+    _no_out("randint", named)
+    numbers = [index(a) for a in args if not isinstance(a, (tuple, list, torch.Size))]
+    shapes = [a for a in args if isinstance(a, (tuple, list, torch.Size))]
+    shape = torch.Size(named.pop("size") if "size" in named else shapes[0])
+    if "high" in named:
+        low, high = (numbers[0] if numbers else index(named.pop("low", 0))), index(named.pop("high"))
+    else:
+        low, high = (0, *numbers)[-2:]
     generator = named.pop("generator", None)
     dtype = named.pop("dtype", None) or torch.int64
     owners = mode.owners(shape, generator) if shape.numel() else []
@@ -202,6 +215,7 @@ def _randint(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _randperm(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    _no_out("randperm", kwargs)
     n = int(args[0] if args else kwargs["n"])
     generator = kwargs.get("generator")
     dtype = kwargs.get("dtype") or torch.int64
@@ -222,6 +236,7 @@ def _randperm(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def _normal(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     named = dict(zip(("mean", "std", "size"), args, strict=False)) | kwargs
+    _no_out("normal", named)
     mean, std = named["mean"], named.get("std", 1.0)
     shape = named.get("size")
     if shape is None:
@@ -253,12 +268,12 @@ def _tensor_of(maker: Callable[..., Any]) -> Callable[..., Any]:
     """A function that makes a tensor of Python numbers or of an array, which may be random."""
 
     def make(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        random = as_tensor(args[0]) if args else None
+        data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        if isinstance(data, Seed):
+            return SeedTensor.of([data], torch.Size(()), torch.int64)
+        random = as_tensor(mode.read_one(data))
         if random is None:
-            if mode.fills and args and isinstance(args[0], Tensor) and mode.fills.holds(args[0]):
-                random = mode.fills.read(args[0])
-            else:
-                return maker(*args, **kwargs)
+            return maker(*args, **kwargs)
         dtype = kwargs.get("dtype") or (args[1] if len(args) > 1 else None)
         return random if dtype is None else random.to(dtype)
 

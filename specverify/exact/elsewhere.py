@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import random
 import sys
 import time
@@ -69,13 +70,28 @@ def following() -> Iterator[None]:
         BASE.append(base)
         try:
             yield
-            moved = (random.getstate() != base[0] and not IMPORTED) or frozen(GLOBAL_BITS.state) != frozen(base[1])
+            now = BASE[-1]
+            moved = (random.getstate() != now[0] and not IMPORTED) or frozen(GLOBAL_BITS.state) != frozen(now[1])
             if moved:
                 raise OpaqueRandomness(ELSEWHERE)
         finally:
             BASE.pop()
             random.setstate(base[0])
             GLOBAL_BITS.state = base[1]
+
+
+@contextmanager
+def elsewhere_in_the_streams() -> Iterator[None]:
+    """Within, all global streams stand somewhere else than before, so that draws that are not seen come out differently."""
+    torch_state = torch.get_rng_state()
+    torch.default_generator.manual_seed(int.from_bytes(os.urandom(6), "big"))
+    random.seed(os.urandom(8))
+    GLOBAL_BITS.state = np.random.MT19937(int.from_bytes(os.urandom(6), "big")).state
+    BASE[-1] = (random.getstate(), GLOBAL_BITS.state)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(torch_state)
 
 
 @contextmanager
@@ -138,4 +154,4 @@ def unseen() -> dict[int, State]:
     else:
         _seen.update(at=time.monotonic(), alive=found)
     bits = {i: o._bit_generator if isinstance(o, REAL_STATE) else o.bit_generator for i, o in _seen["alive"].items()}
-    return {i: frozen(b.state) for i, b in bits.items()}
+    return {i: frozen(b.state) for i, b in bits.items() if b is not GLOBAL_BITS}

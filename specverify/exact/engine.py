@@ -23,9 +23,9 @@ from specverify.errors import OpaqueRandomness, RowsCoupled, SpecverifyError, Su
 from specverify.exact.arrays import SymbolicArray
 from specverify.exact.calls import ELSEWHERE, drawing_for
 from specverify.exact.draws import intercepting
-from specverify.exact.elsewhere import OWN_FILES, following, unseen
-from specverify.exact.seeds import hearing
+from specverify.exact.elsewhere import OWN_FILES, elsewhere_in_the_streams, following, unseen
 from specverify.exact.symbolic import SymbolicNumber, SymbolicTensor
+from specverify.exact.tensor import hearing
 from specverify.exact.walk import Batch, Explored, Item, Leaf, explore
 
 DEFAULT_MAX_PATHS = 500_000
@@ -128,8 +128,12 @@ def walk_rows(
 
     try:
         with following():
+            before = unseen()
             explored = explore(call, problems, rows=rows, max_paths=max_paths)
             _walk_again(call, explored.leaves, rows)
+            after = unseen()
+            if any(after.get(i, state) != state for i, state in before.items()):
+                raise OpaqueRandomness(ELSEWHERE + " (a numpy generator that is kept in an object or a closure was drawn from)")
     except RowsCoupled as error:
         if rows > 1:
             raise
@@ -147,12 +151,14 @@ def _confirm(call: Callable[[Batch], list[Hashable]], leaves: list[Leaf], rows: 
         with following():
             try:
                 for start in range(0, walks, rows):
-                    _compare(call, chosen[start : start + rows])
+                    with elsewhere_in_the_streams():
+                        _compare(call, chosen[start : start + rows])
             except RowsCoupled:
                 if rows == 1:
                     raise
                 for leaf in chosen[:512]:  # rows that influence each other are no sign of hidden randomness: ask each alone
-                    _compare(call, [leaf])
+                    with elsewhere_in_the_streams():
+                        _compare(call, [leaf])
     except RowsCoupled as error:
         raise OpaqueRandomness(
             f"the code is not a function of what it draws ({error}); it draws random numbers by means that the exact engine "
@@ -202,20 +208,17 @@ def _walk_again(call: Callable[[Batch], list[Hashable]], leaves: list[Leaf], row
     calls of full batches. The order has nothing to do with that of the first walk, so that counters show.
     """
     sample = 32 if rows == 1 else 8
-    spread = leaves[:: max(1, len(leaves) // sample)][:sample]
+    heavy = sorted(leaves, key=lambda leaf: -leaf.weight)[: sample // 2]
+    spread = heavy + leaves[:: max(1, 2 * len(leaves) // sample)][: sample - len(heavy)]
     again = [[leaf] for leaf in _mixed([spread[i % len(spread)] for i in range(sample)])]
     if rows > 1:
         step = max(1, len(leaves) // (rows * 16))
         mixed = _mixed(leaves[::step][: rows * 16])
         mixed = [mixed[i % len(mixed)] for i in range(max(len(mixed), 64))]
         again += [mixed[i : i + rows] for i in range(0, len(mixed), rows)]
-    before = unseen()
     for number, batch in enumerate(again):
-        with _watching() if number < WATCHED else nullcontext():
+        with elsewhere_in_the_streams(), _watching() if number < WATCHED else nullcontext():
             _compare(call, batch)
-    after = unseen()
-    if any(after.get(i, state) != state for i, state in before.items()):
-        raise OpaqueRandomness(ELSEWHERE + " (a numpy generator that is kept in an object or a closure was drawn from)")
 
 
 def _compare(call: Callable[[Batch], list[Hashable]], again: Sequence[Leaf]) -> None:

@@ -1,13 +1,13 @@
 """What if code writes random numbers into a tensor that it made before? A record, per storage, of what stands there.
 
 ``torch.empty(n).exponential_()``, ``noise[i].uniform_(generator=g)``, ``coins[b] = torch.rand(k)``: an ordinary tensor then
-holds random numbers, and so does every view of it. The record keeps, for each element of the storage, its atom (-1 where an
-ordinary number stands) and the maps applied; a tensor that is read is looked up by where its elements lie.
+holds random numbers, and so does every view of it. The record keeps, for each element of the storage, its atom and which of
+the writes it comes from, and for each write the maps applied; a tensor that is read is looked up by where its elements lie.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,11 +22,15 @@ _NOISE.seed()
 
 @dataclass
 class _Record:
-    """What stands in one storage: atoms (n,) int64, maps with operands (n,) or numbers, and the storage, kept alive."""
+    """What stands in one storage of n elements: atoms (n,), the write each comes from (n,), -1 where an ordinary number
+    stands, the maps of every write with operands (n,) or numbers, and the storage, kept alive.
+    """
 
     atoms: Tensor
-    chain: Chain
+    write: Tensor
+    dtype: torch.dtype
     storage: Any
+    chains: list[Chain] = field(default_factory=list)
 
 
 def _region(flat: Tensor, tensor: Tensor) -> Tensor:
@@ -49,7 +53,10 @@ class Fills:
         with torch._C.DisableTorchFunction():
             if isinstance(tensor, SymbolicTensor) or tensor.layout != torch.strided or tensor.device.type == "meta":
                 return None
-            return self.records.get(tensor.untyped_storage()._cdata)
+            record = self.records.get(tensor.untyped_storage()._cdata)
+        if record is not None and record.dtype != tensor.dtype:
+            raise opaque(f"reading numbers of {record.dtype} as {tensor.dtype} bit by bit", "convert with .to(dtype)")
+        return record
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether any element of a tensor is random."""
@@ -57,62 +64,42 @@ class Fills:
         if record is None:
             return False
         with torch._C.DisableTorchFunction():
-            return bool((_region(record.atoms, tensor) >= 0).any())
+            return bool((_region(record.write, tensor) >= 0).any())
 
     def read(self, tensor: Tensor) -> SymbolicTensor:
         """The random numbers that stand in a tensor; ordinary numbers among them stay what they are."""
         record = self._record(tensor)
         assert record is not None
         with torch._C.DisableTorchFunction():
-            atoms = _region(record.atoms, tensor).clone()
-            chain = tuple(link.reshaped(lambda flat: _region(flat, tensor).clone()) for link in record.chain)
-            plain = atoms < 0
+            writes = _region(record.write, tensor)
+            plain = writes < 0
+            chain = _merged([(w, record.chains[w]) for w in sorted(set(writes[~plain].tolist()))], tensor, writes)
             if bool(plain.any()):
                 constants = torch.where(plain, tensor.detach().to(torch.float64), 0.0)
                 chain = (*chain, Link("choose", constants, ~plain))
-        return SymbolicTensor.make(atoms, self._decider, tensor.dtype, chain)
+            return SymbolicTensor.make(_region(record.atoms, tensor).clone(), self._decider, tensor.dtype, chain)
 
     def write(self, tensor: Tensor, value: SymbolicTensor, index: Any = ()) -> None:
         """Let ``tensor[index]`` be these random numbers."""
         if not tensor.dtype.is_floating_point:
             raise opaque(f"writing random numbers into a tensor of {tensor.dtype}")
+        record = self._record(tensor)
         with torch._C.DisableTorchFunction():
-            record = self._record(tensor)
             if record is None:
                 storage = tensor.untyped_storage()
                 n = storage.nbytes() // tensor.element_size()
-                record = _Record(torch.full((n,), -1, dtype=torch.int64), (), storage)
+                nothing = torch.full((n,), -1, dtype=torch.int64)
+                record = _Record(nothing, nothing.clone(), tensor.dtype, storage)
                 self.records[storage._cdata] = record
-            region = _region(record.atoms, tensor)
-            target = torch.arange(record.atoms.numel())
-            places = _region(target, tensor)[index]
+            places = _region(torch.arange(record.atoms.numel()), tensor)[index]
             value = widened(value, places.shape) if value.atoms.shape != places.shape else value
-            all_of_it = bool((record.atoms < 0).all()) or places.numel() == int((record.atoms >= 0).sum()) == region.numel()
-            self._write_chain(record, value, places.reshape(-1), fresh=all_of_it)
-            record.atoms[places.reshape(-1)] = value.atoms.reshape(-1)
+            flat = places.reshape(-1)
+            record.atoms[flat] = value.atoms.reshape(-1)
+            record.write[flat] = len(record.chains)
+            record.chains.append(tuple(_spread(link, flat, record.atoms.numel()) for link in value.chain))
             # Code that reads the memory itself, past torch's functions, finds other numbers in every call: what it then decides
             # differs when paths are walked again, and is refused.
             tensor[index] = torch.rand(places.shape, generator=_NOISE).to(tensor.dtype)
-
-    def _write_chain(self, record: _Record, value: SymbolicTensor, places: Tensor, *, fresh: bool) -> None:
-        n = record.atoms.numel()
-        if fresh:
-            record.chain = tuple(Link(link.name) for link in value.chain)
-        if [link.name for link in record.chain] != [link.name for link in value.chain]:
-            raise opaque("filling parts of one tensor with random numbers of different kinds", "use a tensor for each")
-        chain = []
-        for old, new in zip(record.chain, value.chain, strict=True):
-            if not isinstance(new.operand, Tensor) and (fresh or old == new):
-                chain.append(new)
-                continue
-            operand = full(old.operand, torch.Size((n,))).clone()
-            operand[places] = full(new.operand, value.atoms.shape).reshape(-1)
-            where = None
-            if new.where is not None:
-                where = torch.ones(n, dtype=torch.bool) if old.where is None else old.where.clone()
-                where[places] = new.where.reshape(-1)
-            chain.append(Link(new.name, operand, where))
-        record.chain = tuple(chain)
 
     def clear(self, tensor: Tensor, index: Any = ()) -> None:
         """Note that ordinary numbers were written into ``tensor[index]``."""
@@ -120,4 +107,40 @@ class Fills:
         if record is not None:
             with torch._C.DisableTorchFunction():
                 places = _region(torch.arange(record.atoms.numel()), tensor)[index]
-                record.atoms[places.reshape(-1)] = -1
+                record.write[places.reshape(-1)] = -1
+
+
+def _spread(link: Link, places: Tensor, n: int) -> Link:
+    """A link of the numbers written at ``places`` with operands for the whole storage (n,)."""
+
+    def over(values: Tensor) -> Tensor:
+        out = torch.zeros(n, dtype=values.dtype)
+        out[places] = values.reshape(-1)
+        return out
+
+    return link.reshaped(over)
+
+
+def _merged(chains: list[tuple[int, Chain]], tensor: Tensor, writes: Tensor) -> Chain:
+    """One chain for elements that come from several writes. Errors: OpaqueRandomness when they were mapped differently."""
+    local = [(w, tuple(link.reshaped(lambda flat: _region(flat, tensor).clone()) for link in chain)) for w, chain in chains]
+    if not local:
+        return ()
+    _, first = local[0]
+    for w, chain in local[1:]:
+        if [link.name for link in chain] != [link.name for link in first]:
+            raise opaque("reading random numbers of different kinds as one tensor", "use a tensor for each")
+        at = writes == w
+        first = tuple(_either(mine, theirs, at) for mine, theirs in zip(first, chain, strict=True))
+    return first
+
+
+def _either(mine: Link, theirs: Link, at: Tensor) -> Link:
+    """The link of the one write, with that of the other where ``at``."""
+    plain = not any(isinstance(o, Tensor) for o in (*mine[1:], *theirs[1:]))
+    if plain and mine == theirs:
+        return mine
+    operand = torch.where(at, full(theirs.operand, at.shape), full(mine.operand, at.shape))
+    if mine.where is None or theirs.where is None:
+        return Link(mine.name, operand)
+    return Link(mine.name, operand, torch.where(at, theirs.where, mine.where))

@@ -105,6 +105,8 @@ class Interception(TorchFunctionMode):
     def _with_fills(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out an operation where tensors may hold random numbers that were written into them."""
         name = func.__name__
+        if name in _METADATA and any(self.fills.holds(a) for a in _flat((*args[1:], *kwargs.values()))):
+            raise opaque(f"torch operation {name!r} with random numbers")
         if name in _METADATA or (name == "__get__" and getattr(func.__self__, "__name__", "") not in ("data", "T", "mT", "H")):  # type: ignore[attr-defined]
             return func(*args, **kwargs)
         if is_in_place(name) and args and isinstance(args[0], Tensor) and name not in _VIEWS:
@@ -124,11 +126,11 @@ class Interception(TorchFunctionMode):
             return self._into(func, args, kwargs, out)
         if name == "__get__":
             return HANDLERS["attribute"](getattr(func.__self__, "__name__", ""), (func, self.fills.read(args[0])), {})  # type: ignore[attr-defined]
-        return operate(name, self._read(args), {k: self._read_one(v) for k, v in kwargs.items()})
+        return operate(name, self._read(args), {k: self.read_one(v) for k, v in kwargs.items()})
 
     def _into(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> Tensor:
         """An operation with out=: its result goes into a tensor that exists."""
-        rest = {k: self._read_one(v) for k, v in kwargs.items() if k != "out"}
+        rest = {k: self.read_one(v) for k, v in kwargs.items() if k != "out"}
         inputs = self._read(args)
         if any(isinstance(a, SymbolicTensor) for a in _flat((*inputs, *rest.values()))):
             result = operate(func.__name__, inputs, rest)
@@ -148,7 +150,7 @@ class Interception(TorchFunctionMode):
     def _in_place(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, target = func.__name__, args[0]
         rest = self._read(args[1:])
-        more = {k: self._read_one(v) for k, v in kwargs.items()}
+        more = {k: self.read_one(v) for k, v in kwargs.items()}
         random = [a for a in _flat((*rest, *more.values())) if isinstance(a, SymbolicTensor)]
         if isinstance(target, SymbolicTensor):
             return operate(name, (target, *rest), more)
@@ -176,16 +178,17 @@ class Interception(TorchFunctionMode):
         handler = HANDLERS.get(plain)
         if handler is None:
             raise opaque(f"in-place torch operation {name!r}")
-        self._overwrite(target, handler(plain, (self._read_one(target), *rest), more))
+        self._overwrite(target, handler(plain, (self.read_one(target), *rest), more))
         return target
 
-    def _read_one(self, value: Any) -> Any:
+    def read_one(self, value: Any) -> Any:
+        """The random numbers that stand in a tensor, or in those of a list; anything else as it is."""
         if isinstance(value, (list, tuple)):
-            return type(value)(self._read_one(v) for v in value) if type(value) in (list, tuple) else value
+            return type(value)(self.read_one(v) for v in value) if type(value) in (list, tuple) else value
         return self.fills.read(value) if isinstance(value, Tensor) and self.fills.holds(value) else value
 
     def _read(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(self._read_one(a) for a in args)
+        return tuple(self.read_one(a) for a in args)
 
     # Draws
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from specverify.errors import OpaqueRandomness
@@ -40,9 +41,7 @@ class SymbolicNumber:
         return answer if isinstance(other, Tensor) else bool(answer.item())
 
     def _refuse(self, operation: str, hint: str = "") -> OpaqueRandomness:
-        error = opaque(operation, hint)
-        self.tensor.decider.refused = error
-        return error
+        return opaque(operation, hint)
 
     def __lt__(self, other: Any) -> Any:
         return self._compare("lt", other)
@@ -119,7 +118,9 @@ def item(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # no
     source = args[0]
     if source.atoms.numel() != 1:
         raise RuntimeError(f"a Tensor with {source.atoms.numel()} elements cannot be converted to Scalar")
-    return SymbolicNumber(reshape("reshape", (source, ()), {}))
+    number = reshape("reshape", (source, ()), {})
+    # A Python float holds the number as it is: what it meets from now on is not rounded to the tensor's precision.
+    return SymbolicNumber(SymbolicTensor.make(number.atoms, number.decider, torch.float64, number.chain))
 
 
 def to_list(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from specverify.exact.arrays import outside
-from specverify.exact.calls import BASE, CALLS, GLOBAL_BITS, MOST_VALUES, REAL_STATE, frozen, letting_through, refused
+from specverify.exact.calls import BASE, CALLS, GLOBAL_BITS, MOST_VALUES, REAL_STATE, frozen, letting_through
 from specverify.exact.racing import exponential_chain
 from specverify.exact.seeds import SMALLEST_RANGE, Seed
 from specverify.exact.streams import State
@@ -57,6 +57,11 @@ def _scaled(numbers: Any, scale: Any, shift: Any) -> Any:
 _GUMBEL = (Link("log"), Link("mul", -1.0), Link("log"), Link("mul", -1.0))
 
 
+def _insist_on_no_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if CALLS and (kwargs.get("out") is not None or any(isinstance(a, np.ndarray) for a in args)):
+        raise opaque("numpy's out=", "use the array that is returned")
+
+
 class Follows:
     """Methods of numpy's generators, followed while a call is under way and left as they are otherwise."""
 
@@ -65,6 +70,7 @@ class Follows:
 
     def random(self, size: Any = None, *args: Any, **kwargs: Any) -> Any:
         really = self._really("random", size, *args, **kwargs)
+        _insist_on_no_out(args, kwargs)
         return _numbers(self, "random", (), size, really) if CALLS else really()
 
     def random_sample(self, size: Any = None) -> Any:
@@ -91,6 +97,7 @@ class Follows:
 
     def standard_exponential(self, size: Any = None, *args: Any, **kwargs: Any) -> Any:
         really = self._really("standard_exponential", size, *args, **kwargs)
+        _insist_on_no_out(args, kwargs)
         return _numbers(self, "exponential", exponential_chain(1.0), size, really) if CALLS else really()
 
     def gumbel(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
@@ -109,22 +116,27 @@ class Follows:
 
     def standard_normal(self, size: Any = None, *args: Any, **kwargs: Any) -> Any:
         really = self._really("standard_normal", size, *args, **kwargs)
+        _insist_on_no_out(args, kwargs)
         return _numbers(self, "normal", (Link("normal"),), size, really) if CALLS else really()
 
-    def integers(self, low: Any, high: Any = None, size: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return self._whole("integers", low, high, size, *args, **kwargs)
+    def integers(self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64, endpoint: bool = False) -> Any:
+        return self._whole("integers", low, high, size, endpoint, dtype=dtype, endpoint=endpoint)
 
-    def randint(self, low: Any, high: Any = None, size: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return self._whole("randint", low, high, size, *args, **kwargs)
+    def randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = int) -> Any:
+        return self._whole("randint", low, high, size, False, dtype=dtype)
 
-    def _whole(self, name: str, low: Any, high: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
-        really = self._really(name, low, high, size, *args, **kwargs)
+    def _whole(self, name: str, low: Any, high: Any, size: Any, closed: bool, **kwargs: Any) -> Any:
+        really = self._really(name, low, high, size, **kwargs)
         if not CALLS:
             return really()
         low, high = (0, low) if high is None else (low, high)
-        high += bool(kwargs.get("endpoint", False))
+        if np.ndim(low) or np.ndim(high):
+            raise opaque("drawing integers from ranges in arrays", "draw them one by one")
+        high += closed
         if high - low >= SMALLEST_RANGE and size is None:
             return self._seed(low, high, really)
+        if high - low > MOST_VALUES:
+            raise opaque(f"drawing one of {high - low} integers", f"draw from at most {MOST_VALUES}")
         return self._choose(("integers", low, high, size), really, [1.0 / (high - low)] * (high - low), size, low)
 
     def _seed(self, low: int, high: int, really: Callable[[], Any]) -> Seed:
@@ -139,7 +151,7 @@ class Follows:
         """Independent choices from a law, as integers from ``low`` on."""
         call, shape = CALLS[-1], _shape(size)
         if len(law) > MOST_VALUES:
-            raise refused(opaque(f"drawing one of {len(law)} integers", f"draw from at most {MOST_VALUES}"))
+            raise opaque(f"drawing one of {len(law)} integers", f"draw from at most {MOST_VALUES}")
         state, found = _numpy_draw(self, spec, really)
         if found is None:
             found = [low + call.batch.rows[owner].decide(law) for owner in call.owners(shape, None)]
@@ -153,7 +165,7 @@ class Follows:
         items = np.arange(a) if isinstance(a, (int, np.integer)) else np.asarray(a)
         weights = np.full(len(items), 1.0 / len(items)) if p is None else np.asarray(p, np.float64)
         if not replace and size is not None and _shape(size).numel() > 1:
-            raise refused(opaque("numpy's choice without replacement", "choose one at a time"))
+            raise opaque("numpy's choice without replacement", "choose one at a time")
         spec = ("choice", len(items), size, weights.tobytes())
         return items[self._choose(spec, really, (weights / weights.sum()).tolist(), size)]
 
@@ -162,7 +174,7 @@ class Follows:
         if not CALLS:
             return really()
         if n != 1 or size is not None or np.ndim(pvals) != 1:
-            raise refused(opaque("numpy's multinomial of more than one draw", "use choice"))
+            raise opaque("numpy's multinomial of more than one draw", "use choice")
         weights = np.asarray(pvals, np.float64)
         pick = self._choose(("multinomial", weights.tobytes()), really, (weights / weights.sum()).tolist(), None)
         return np.eye(len(weights), dtype=np.int64)[pick]
@@ -196,6 +208,8 @@ def followed_default_rng(seed: Any = None) -> Any:
         return seed if isinstance(seed, FollowedGenerator) else FollowedGenerator(seed.bit_generator)
     if seed is None and CALLS:
         seed = int.__int__(Seed.drawn(0, 2**64))  # of the system, as numpy would take one
+    if isinstance(seed, Seed):
+        seed = int.__int__(seed)
     return FollowedGenerator(_REAL_DEFAULT_RNG(seed).bit_generator)
 
 

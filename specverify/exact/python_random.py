@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from specverify.exact.calls import BASE, CALLS, IMPORTED, MOST_VALUES, letting_through, refused
+from specverify.exact.calls import BASE, CALLS, IMPORTED, MOST_VALUES, letting_through
 from specverify.exact.number import SymbolicNumber
 from specverify.exact.seeds import SMALLEST_RANGE, Seed
 from specverify.exact.streams import State
@@ -87,7 +87,7 @@ def _integer(state: State, spec: Any, found: Any, low: int, high: int) -> int:
         call.streams.remember(state, spec, found)
     if found is None:
         if not 0 < high - low <= MOST_VALUES:
-            raise refused(opaque(f"drawing one of {high - low} integers", f"draw from at most {MOST_VALUES}"))
+            raise opaque(f"drawing one of {high - low} integers", f"draw from at most {MOST_VALUES}")
         owner = call.owners(torch.Size(()), None)[0]
         found = low + call.batch.rows[owner].decide([1.0 / (high - low)] * (high - low))
         call.streams.remember(state, spec, found)

@@ -306,12 +306,26 @@ def extreme(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return kind((values, found))
 
 
+def _insist_on_order(form: Form, k: int, largest: bool) -> None:
+    """Refuse an order that torch does not promise: that of numbers that tie, or are not numbers."""
+    if np.isnan(form.b).any() or (~form.fixed & (np.isnan(form.a) | np.isnan(form.s))).any():
+        raise opaque("the order of numbers of which some are NaN")
+    alive = 0
+    if not form.fixed.all():
+        rates, last = _rates(form, ~form.fixed, largest)
+        alive = int((~np.isinf(rates) if last else rates > 0).sum())
+    dead = len(form.a) - alive
+    if k > alive and dead > 1:
+        raise opaque("the order of numbers that tie", "ask for no more numbers than can win")
+
+
 def _ordered(source: SymbolicTensor, dim: int, k: int, largest: bool) -> Tensor:
     """The places of the k best, best first: after each winner the race goes on without it."""
     source.decider.check_rows(source.atoms)
     forms, atoms, rest = _lanes(source, dim)
     out = []
     for form, row in zip(forms, atoms, strict=True):
+        _insist_on_order(form, k, largest)
         left, places = form, []
         for _ in range(k):
             remaining = [i for i in range(len(row)) if i not in places]

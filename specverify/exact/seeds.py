@@ -12,8 +12,7 @@ import itertools
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +30,7 @@ _LIBRARIES = (*(str(Path(home).parent) for home in (torch.__file__, np.__file__)
 
 
 def _refusal(operation: str) -> OpaqueRandomness:
-    error = opaque(f"{operation} of a random seed", "use large random integers for nothing but seeding")
-    if _listeners:
-        _listeners[-1](error)
-    return error
-
-
-_listeners: list[Callable[[OpaqueRandomness], None]] = []
-"""Who is told of refusals, which the code may catch."""
-
-
-@contextmanager
-def hearing(note: Callable[[OpaqueRandomness], None]) -> Iterator[None]:
-    """Within, refusals are told to ``note`` too: the code may catch them."""
-    _listeners.append(note)
-    try:
-        yield
-    finally:
-        _listeners.pop()
+    return opaque(f"{operation} of a random seed", "use large random integers for nothing but seeding")
 
 
 class Seed(int):
@@ -66,12 +48,15 @@ class Seed(int):
         return seed
 
     def _combined(self, name: str, *others: Any) -> Any:
+        if not all(isinstance(other, int) for other in others):
+            raise _refusal("arithmetic with other numbers than integers")
         result = getattr(int, name)(self, *others)
         return Seed(result) if isinstance(result, int) else result
 
     def _reduced(self, name: str, other: int) -> Any:
         """A remainder or a mask: a seed still when it leaves enough values."""
-        if not isinstance(other, int) or abs(other) < SMALLEST_RANGE - 1:
+        values = other + 1 if "and" in name and isinstance(other, int) else other
+        if not isinstance(other, int) or abs(values) < SMALLEST_RANGE or ("and" in name and values & other):
             raise _refusal(f"taking {name}")
         return self._combined(name, other)
 
@@ -92,9 +77,10 @@ class Seed(int):
     def _cannot(self, *_: Any) -> Any:
         raise _refusal("arithmetic with, or a conversion,")
 
-    def __hash__(self) -> int:
-        return int.__hash__(self)
-
+    __hash__ = _cannot
+    __invert__ = __pow__ = __rpow__ = __repr__ = _cannot
+    bit_length = bit_count = to_bytes = as_integer_ratio = conjugate = _cannot  # type: ignore[assignment]
+    real = imag = numerator = denominator = property(_cannot)
     __float__ = __bool__ = __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = __rshift__ = _cannot
     __divmod__ = __rmod__ = __round__ = __str__ = __format__ = _cannot
 
@@ -112,7 +98,7 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
 
 _SAME = frozenset({"__getitem__", "clone", "detach", "cpu", "long", "reshape", "view", "squeeze", "unsqueeze", "flatten"})
 _COMBINE = frozenset({"add", "sub", "mul", "bitwise_xor", "__xor__", "__rxor__", "__radd__", "__rmul__", "rsub", "__rsub__"})
-_DESCRIBE = frozenset({"size", "dim", "numel", "__len__", "__get__", "stride"})
+_DESCRIBE = frozenset({"size", "dim", "numel", "__len__", "stride"})
 
 
 class SeedTensor(Tensor):
@@ -135,7 +121,9 @@ class SeedTensor(Tensor):
                 return _seeds(func(*args, **(kwargs or {})))
             if name == "__iter__":
                 return iter([part.as_subclass(cls) for part in torch.unbind(args[0])])
-            if name in _DESCRIBE:
+            if name in _DESCRIBE or (
+                name == "__get__" and getattr(getattr(func, "__self__", None), "__name__", "") in ("shape", "dtype", "device")
+            ):
                 return func(*args, **(kwargs or {}))
             if name in _SAME or (name in _COMBINE and all(isinstance(a, (int, SeedTensor)) for a in args)):
                 return func(*args, **(kwargs or {})).as_subclass(cls)

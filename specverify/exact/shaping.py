@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specverify.exact.tensor import HANDLERS, Chain, Handler, Link, SymbolicTensor, opaque
+from specverify.exact.tensor import COARSE, HANDLERS, Chain, Handler, Link, SymbolicTensor, opaque
 
 _PLAIN_ATTRIBUTES = frozenset(
     {
@@ -56,6 +56,8 @@ def reshape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return getattr(source, name[:-3])((rest[0] if rest else kwargs["other"]).shape)
     if not isinstance(source, SymbolicTensor) or any(isinstance(a, SymbolicTensor) for a in (*rest, *kwargs.values())):
         raise opaque(f"torch operation {name!r} with random numbers as an index or a shape")
+    if name == "view" and any(isinstance(a, torch.dtype) for a in (*rest, *kwargs.values())):
+        raise opaque("reading the bits of a number", "convert with .to(dtype)")
     method = "__getitem__" if name == "getitem" else name
     rest = tuple(a.shape if name in ("expand_as", "view_as", "reshape_as") and isinstance(a, Tensor) else a for a in rest)
     method = {"expand_as": "expand", "view_as": "view", "reshape_as": "reshape"}.get(method, method)
@@ -108,9 +110,8 @@ def _to(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return HANDLERS[whole](whole, (source,), {})
     if dtype is not None and not dtype.is_floating_point:
         raise opaque(f"conversion to {dtype}", "take floor() first, or convert with .long()")
-    coarse = {torch.bfloat16: 8.0, torch.float16: 11.0}.get(dtype) if dtype != source.dtype else None  # type: ignore[arg-type]
-    if coarse is not None:
-        return source.mapped(Link("round", coarse), dtype=dtype)
+    if dtype in COARSE and dtype != source.dtype:
+        return source.mapped(Link("round", COARSE[dtype]), dtype=dtype)
     return SymbolicTensor.make(source.atoms, source.decider, dtype or source.dtype, source.chain).sharing(source)
 
 
@@ -139,7 +140,7 @@ def join(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTe
     chain: list[Link] = []
     for i, link in enumerate(first.chain):
         links = [p.chain[i] for p in parts]
-        if all(not isinstance(o.operand, Tensor) and o == link for o in links):
+        if all(o.where is None and not isinstance(o.operand, Tensor) and o[:2] == link[:2] for o in links):
             chain.append(link)
             continue
         operands = [full(o.operand, p.atoms.shape) for o, p in zip(links, parts, strict=True)]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from specverify.errors import OpaqueRandomness
-from specverify.exact.tensor import opaque
+from specverify.exact.tensor import heard, opaque
 
 State = tuple[str, Any]
 """Where a stream stands: its kind and what decides the numbers to come."""
@@ -59,10 +59,13 @@ class Streams:
     def insist_on_known(self, state: State) -> None:
         """Refuse a stream that stands where no draw that was seen has left it."""
         if state not in self.left and not _seeded_only(state):
-            raise OpaqueRandomness(
-                "random numbers were drawn where the exact engine does not see it (compiled or scripted code, another thread, "
-                "an operation that draws inside, a stream put into a state from elsewhere); to be analysable, draw with "
-                "torch.rand or torch.multinomial in Python"
+            raise heard(
+                OpaqueRandomness(
+                    "random numbers were drawn where the exact engine does not see it (compiled or scripted code, another "
+                    "thread, an operation that draws inside, a function imported by its name, a stream put into a state from "
+                    "elsewhere); to be analysable, draw with torch.rand or torch.multinomial in Python, or with functions of "
+                    "random and numpy.random called by their modules"
+                )
             )
 
     def draw_torch(self, spec: Hashable, generator: torch.Generator | None, really: Callable[[], Any]) -> tuple[State, Any]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -38,6 +39,8 @@ class Link(NamedTuple):
 
 
 Chain = tuple[Link, ...]
+COARSE = {torch.bfloat16: 8.0, torch.float16: 11.0}
+"""Significant binary digits of the precisions whose rounding is followed; that of float32 and float64 is taken for none."""
 
 
 class Decider(Protocol):
@@ -59,9 +62,6 @@ class Decider(Protocol):
         """Refuse numbers of an earlier call, and numbers that do not belong to the row where they are used."""
         ...
 
-    refused: SpecverifyError | None
-    """The last refusal, which the code may have caught."""
-
 
 _INVISIBLE = tuple(str(Path(home).parent) for home in (torch.__file__, numpy.__file__, __file__))
 
@@ -76,12 +76,60 @@ def source_line() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
 
 
+_listeners: list[Callable[[SpecverifyError], None]] = []
+"""Who is told of refusals in the call under way: the code may catch them."""
+
+
+@contextmanager
+def hearing(note: Callable[[SpecverifyError], None]) -> Iterator[None]:
+    """Within, every refusal is told to ``note`` when it is made."""
+    _listeners.append(note)
+    try:
+        yield
+    finally:
+        _listeners.pop()
+
+
+def heard(error: OpaqueRandomness) -> OpaqueRandomness:
+    """Tell of a refusal and return it, to be raised."""
+    if _listeners:
+        _listeners[-1](error)
+    return error
+
+
 def opaque(operation: str, hint: str = "") -> OpaqueRandomness:
     """The error for an operation whose effect on the law is not followed."""
     advice = hint or "compare the random number with a threshold, let it race with others, or draw with torch.multinomial"
-    return OpaqueRandomness(
-        f"{operation} on a random number at {source_line()} cannot be followed exactly; to be analysable, {advice}"
+    return heard(
+        OpaqueRandomness(
+            f"{operation} on a random number at {source_line()} cannot be followed exactly; to be analysable, {advice}"
+        )
     )
+
+
+def appended(chain: Chain, link: Link, dtype: torch.dtype) -> Chain:
+    """A chain with one more map. Constants that were chosen are mapped at once, rounded to ``dtype`` as torch rounds them."""
+    if not chain or chain[-1].name != "choose":
+        return (*chain, link)
+    last = chain[-1]
+    assert last.where is not None
+    if link.name == "choose":
+        assert link.where is not None
+        both = torch.where(link.where, _numbers(last.operand, last.where.shape), _numbers(link.operand, last.where.shape))
+        return (*chain[:-1], Link("choose", both, last.where & link.where))
+    mapped = _evaluate((link,), _numbers(last.operand, last.where.shape).numpy())
+    constants = torch.from_numpy(numpy.array(mapped)).to(dtype).to(torch.float64).reshape(last.where.shape)
+    return (*chain[:-1], link, Link("choose", constants, last.where))
+
+
+def _numbers(operand: Tensor | float | None, shape: torch.Size) -> Tensor:
+    return operand if isinstance(operand, Tensor) else torch.full(shape, operand or 0.0, dtype=torch.float64)
+
+
+def _evaluate(chain: Chain, z: Any) -> Any:
+    from specverify.exact.chains import evaluate  # above this module
+
+    return evaluate(chain, z)
 
 
 Handler = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
@@ -109,8 +157,14 @@ class SymbolicTensor(Tensor):
         return out
 
     def mapped(self, *links: Link, dtype: torch.dtype | None = None) -> SymbolicTensor:
-        """The same numbers after further maps."""
-        return SymbolicTensor.make(self.atoms, self.decider, dtype or self.dtype, (*self.chain, *links))
+        """The same numbers after further maps. Ordinary numbers among them stay last in the chain, as what became of them."""
+        kind = dtype or self.dtype
+        chain = self.chain
+        for link in links:
+            chain = appended(chain, link, kind)
+            if kind in COARSE and link.name not in ("choose", "round"):
+                chain = appended(chain, Link("round", COARSE[kind]), kind)
+        return SymbolicTensor.make(self.atoms, self.decider, kind, chain)
 
     def sharing(self, other: SymbolicTensor) -> SymbolicTensor:
         """Note that this tensor is a view of ``other``, and return it."""

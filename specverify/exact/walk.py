@@ -23,6 +23,7 @@ from torch import Tensor
 
 from specverify.errors import OpaqueRandomness, RowsCoupled, SpecverifyError
 from specverify.exact.races import MOST_LAST, again_law, first_law, last_law
+from specverify.exact.tensor import heard, opaque
 
 MOST_DECISIONS = 2000
 """Decisions after which a path is taken to be endless."""
@@ -77,9 +78,11 @@ class Row:
                 )
         else:
             if at >= MOST_DECISIONS:
-                raise OpaqueRandomness(
-                    f"more than {MOST_DECISIONS} random decisions on one path: a loop that may go on for ever; to be "
-                    "analysable, draw a bounded number of times"
+                raise heard(
+                    OpaqueRandomness(
+                        f"more than {MOST_DECISIONS} random decisions on one path: a loop that may go on for ever; to be "
+                        "analysable, draw a bounded number of times"
+                    )
                 )
             possible = [i for i, w in enumerate(weights) if w > 0]
             choice = possible[0]
@@ -234,8 +237,6 @@ class Batch:
         return law[[clocks.index(a) for a in atoms]] / law.sum()
 
     def _refuse(self, what: str) -> None:
-        from specverify.exact.tensor import opaque
-
         raise opaque(what + ",", "draw fresh noise for every choice")
 
     def _refuse_raced(self) -> None:
@@ -244,8 +245,10 @@ class Batch:
     def check_rows(self, atoms: Tensor) -> None:
         """Refuse numbers kept from an earlier call, and numbers that do not belong to the row where they are used."""
         if self.closed:
-            raise OpaqueRandomness(
-                "the code used random numbers that it drew in an earlier call; to be analysable, draw afresh in every call"
+            raise heard(
+                OpaqueRandomness(
+                    "the code used random numbers that it drew in an earlier call; to be analysable, draw afresh in every call"
+                )
             )
         if len(self.active) == 1:
             return

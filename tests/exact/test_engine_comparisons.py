@@ -160,7 +160,7 @@ def test_the_same_uniform_compared_again_remembers() -> None:
     """Three comparisons of one number split [0, 1) into its four intervals and nothing else."""
 
     def code() -> tuple[bool, ...]:
-        u = torch.rand(1)
+        u = torch.rand(1, dtype=torch.float64)
         return bool(u < 0.5), bool(1 - u > 0.8), bool(u.item() >= 0.7)
 
     law = induced_law(code)
