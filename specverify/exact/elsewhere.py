@@ -38,6 +38,8 @@ _modules: dict[str, Any] = {"at": -math.inf, "count": 0, "found": []}
 
 def _in_modules() -> list[tuple[dict[str, Any], str, Any]]:
     """What :func:`_look_in_modules` found, looked for anew every other second and when modules were imported."""
+    if BASE:  # a law inside a law: the stand-ins are in their places already
+        return []
     if time.monotonic() - _modules["at"] > 2 or len(sys.modules) != _modules["count"]:
         _modules.update(found=_look_in_modules(), at=time.monotonic(), count=len(sys.modules))
     found: list[tuple[dict[str, Any], str, Any]] = _modules["found"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from specverify.errors import OpaqueRandomness
-from specverify.exact import induced_law
+from specverify.exact import elsewhere, induced_law
 
 P = np.array([0.5, 0.2, 0.3])
 CUMULATIVE = P.cumsum()
@@ -156,6 +156,17 @@ def test_the_functions_are_themselves_again_afterwards() -> None:
     assert GENERATOR is own
     assert isinstance(random.Random(1).random(), float)
     assert isinstance(GENERATOR.random(), float)
+
+
+def test_a_law_inside_a_law_follows_what_stands_in_modules_too() -> None:
+    """The inner law finds the stand-ins that the outer one put there, and the next law finds the generators again."""
+
+    def code() -> tuple[bool, float]:
+        elsewhere._modules["at"] = -math.inf  # as if the last look at the modules was long ago
+        return bool(GENERATOR.random() < 0.25), induced_law(lambda: bool(GENERATOR.random() < 0.5)).pmf[True]
+
+    assert induced_law(code).pmf == pytest.approx({(True, 0.5): 0.25, (False, 0.5): 0.75}, abs=1e-12)
+    assert induced_law(lambda: bool(GENERATOR.random() < 0.5)).pmf == pytest.approx({True: 0.5, False: 0.5}, abs=1e-12)
 
 
 SEEDED: dict[str, Callable[[], object]] = {
