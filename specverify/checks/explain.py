@@ -46,6 +46,8 @@ def counterexample_from(measurement: LawMeasurement, spec: str, part: str, round
         return None
     context, token = found
     got, wanted = _conditional(ours, context), _conditional(right, context)
+    impossible = [t for t in range(len(got)) if wanted[t] == 0 and got[t] > measurement.tolerance]
+    token = max(impossible, key=lambda t: float(got[t]), default=token)
     pair = measurement.pair
     lines = [f"V = {pair.vocab_size} tokens, K = {pair.k} drafted per round, prompt {list(pair.prompt)}"]
     for place in range(len(context) + 1):

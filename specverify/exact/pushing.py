@@ -158,12 +158,17 @@ def _set(flat: Tensor, push: Push, kind: Kind, scale: Any) -> Boundary:
         wanted = 1.0 if (push.to == "lowest" and p > 0) or p >= 1 else 0.0
         flat[push.row, push.element] = wanted
         return Boundary("heads" if wanted else "tails", wanted, p if wanted else 1.0 - p)
-    weights = scale.detach().to(torch.float64).reshape(flat.shape[0], -1)[push.row]
+    # A row may draw from several laws at once; the push is aimed at one of them, with all samples drawn from it.
+    laws = scale.detach().to(torch.float64).reshape(-1, scale.shape[-1])
+    each = len(laws) // flat.shape[0]
+    place = min(push.element, each - 1)  # another path may draw from fewer laws
+    weights = laws[push.row * each + place]
+    samples = flat[push.row].reshape(each, -1)[place]
     possible = torch.nonzero(weights > 0)[:, 0]
     ordered = possible if push.to == "lowest" else possible.flip(0)
-    ordered = ordered[: flat.shape[1]] if len(ordered) >= flat.shape[1] else flat[push.row]  # without replacement: all differ
-    flat[push.row] = ordered
-    chosen = int(flat[push.row, 0])
+    if len(ordered) >= len(samples):  # without replacement all of them differ
+        samples.copy_(ordered[: len(samples)])
+    chosen = int(samples[0])
     share = float(weights[chosen] / weights.sum())
     return Boundary(f"the {'first' if push.to == 'lowest' else 'last'} token of positive weight", chosen, share)
 

@@ -21,6 +21,12 @@ class Effort:
     ties_alone: int = 400
 
 
+def _elements(draw: Draw, rows: int) -> int:
+    """What can be pushed in a row of a draw: numbers, or, where tokens are chosen, the laws they are chosen from."""
+    each = draw.value.numel() // rows
+    return each // draw.shape[-1] if draw.kind == "choice" and draw.shape and draw.shape[-1] else each
+
+
 @dataclass(frozen=True)
 class Task:
     """One row to run: its problem, its background (``turn``, see Pushing), the element to push; draw -1 pushes nothing.
@@ -62,7 +68,7 @@ def take_in(places: list[Place], draws: Sequence[Draw], rows: int) -> None:
             places.append(Place(number))
         place = places[number]
         place.kinds.add(draw.kind)
-        place.elements = max(place.elements, 1 if draw.kind == "choice" else draw.value.numel() // rows)
+        place.elements = max(place.elements, _elements(draw, rows))
         if draw.kind == "uniform":
             place.last = last_step(DTYPES[draw.dtype])
 

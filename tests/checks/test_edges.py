@@ -327,3 +327,34 @@ def test_the_draws_of_a_tree_verifier_are_pushed_too(strict: bool, verdict: str)
     """A coin of 0 that accepts a child of probability 0 refutes the rule for trees; its strict twin passes."""
     rule = tree_verifier(partial(tried_in_turn, strict=strict), name="tried", branching=(2,), children="with replacement")
     assert worst([e.verdict for e in evidence_of(rule).values()]) == verdict
+
+
+def matched_at_once(draft_tokens, draft_probs, target_probs, *, categorical: bool):
+    """Sample-and-match that draws the tokens of all places in one call."""
+    B, places, V = target_probs.shape
+    if categorical:
+        drawn = torch.distributions.Categorical(probs=target_probs).sample()
+    else:
+        drawn = torch.multinomial(target_probs.reshape(B * places, V), 1).reshape(B, places)
+    accepted = (drawn[:, :-1] == draft_tokens).long().cumprod(1).sum(1)
+    return drawn, accepted + 1
+
+
+@pytest.mark.parametrize("categorical", [True, False])
+@pytest.mark.parametrize("max_batch", [None, 1])
+def test_several_laws_in_one_draw_are_pushed_one_by_one(categorical, max_batch):
+    """A right rule that draws all its tokens in one call is pushed within the support of each law, and passes."""
+    rule = Verifier("matched", partial(matched_at_once, categorical=categorical), Facts(max_batch=max_batch))
+    assert worst([e.verdict for e in evidence_of(rule).values()]) == "certified"
+
+
+def test_an_impossible_token_in_one_draw_of_several_is_found():
+    """A coin of 0 that decides before such a draw is still found, wherever the draw is pushed."""
+
+    def late(draft_tokens, draft_probs, target_probs):
+        drawn, counts = matched_at_once(draft_tokens, draft_probs, target_probs, categorical=False)
+        lucky = torch.rand(len(drawn)) == 0
+        drawn[:, 0] = torch.where(lucky, target_probs[:, 0].argmin(1), drawn[:, 0])
+        return drawn, torch.where(lucky, 1, counts)
+
+    assert worst([e.verdict for e in evidence_of(Verifier("late", late)).values()]) == "refuted"
