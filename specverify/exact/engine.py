@@ -207,6 +207,8 @@ def _walk_again(call: Callable[[Batch], list[Hashable]], leaves: list[Leaf], row
     32 calls of one path each, repeating paths where there are fewer; with more than one row per call 8 of them and up to 16
     calls of full batches. The order has nothing to do with that of the first walk, so that counters show.
     """
+    if not leaves:
+        return
     sample = 32 if rows == 1 else 8
     heavy = sorted(leaves, key=lambda leaf: -leaf.weight)[: sample // 2]
     spread = heavy + leaves[:: max(1, 2 * len(leaves) // sample)][: sample - len(heavy)]

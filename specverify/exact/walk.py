@@ -309,7 +309,7 @@ def explore(call: Callable[[Batch], Sequence[Hashable]], problems: int, *, rows:
     while pending and -pending[0][0] * len(pending) > NEGLIGIBLE:
         if len(leaves) >= max_paths:
             why = f"max_paths = {max_paths} paths were walked"
-        elif time.monotonic() > _deadline.get():
+        elif calls and time.monotonic() > _deadline.get():  # at least once, so that code that hangs is seen to
             why = "the time for this law was up"
         if why:
             break

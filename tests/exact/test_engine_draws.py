@@ -320,3 +320,14 @@ def test_empty_draws_change_nothing() -> None:
     assert induced_law(lambda: (torch.rand(0) < 0.5, torch.rand(1) < 0.25)).pmf == pytest.approx(
         {((), (True,)): 0.25, ((), (False,)): 0.75}
     )
+
+
+def test_a_walk_whose_time_is_up_has_walked_something() -> None:
+    """With no time at all one call is made, and the rest is left, with what it weighs."""
+    from specverify.exact.walk import stopping_after
+
+    with stopping_after(-1.0):
+        law = induced_law(lambda: torch.rand(4) < 0.5)
+    assert (law.paths, law.mass, law.unexplored) == (1, 2.0**-4, 1 - 2.0**-4)
+    right = dict.fromkeys(induced_law(lambda: torch.rand(4) < 0.5).pmf, 2.0**-4)
+    assert law.deviation(right) == (0.0, 1 - 2.0**-4)
