@@ -22,12 +22,12 @@ import hypothesis
 import torch
 from hypothesis import HealthCheck, Phase
 
-from specverify.certify import parts_of
 from specverify.checks.base import Round
 from specverify.checks.single_step import measure
 from specverify.errors import SpecverifyError
 from specverify.loading import load_subject
 from specverify.pairs import pair_for, pairs
+from specverify.plan import parts_of
 from specverify.subjects import Decoder, Step, Verifier
 from specverify.tree_drafts import vocab_sizes
 from specverify.trees import TreeVerifier

@@ -14,111 +14,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata, resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jsonschema
 
 from specverify.errors import CertificateError
 from specverify.evidence.ledger import Ledger
 from specverify.evidence.measurements import (
-    AnyMeasurement,
     CellMeasurement,
     CoverageMeasurement,
-    Judgement,
     Verdict,
-    from_json,
     worst,
 )
+from specverify.record import Evidence
 
 SCHEMA_VERSION = 1
 EXIT_CODES: dict[Verdict, int] = {"certified": 0, "refuted": 1, "inconclusive": 2, "error": 3}
-STATISTICAL_KINDS = ("cells", "rate")
 
 SCOPE = (
     "The verdict is about this version of the subject, on the pairs, prompts and settings listed, at the stated false-alarm "
     "probability. Exact checks hold for the listed pairs up to rounding; statistical checks can miss deviations that are too "
     "small for the number of draws."
 )
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One test: what was asked, what was measured, and at which share of the false-alarm budget it is judged."""
-
-    test: str
-    check: str
-    part: str
-    question: str
-    expected: Literal["certified", "refuted"]
-    alpha: float
-    measurements: tuple[AnyMeasurement, ...]
-    counterexample: Mapping[str, Any] | None = None
-    notes: tuple[str, ...] = ()
-    seed: int = 0
-    seconds: float = 0.0
-
-    def judgements(self) -> list[Judgement]:
-        """Judge every measurement; the share of the test is split equally over the statistical ones."""
-        statistical = sum(m.kind in STATISTICAL_KINDS for m in self.measurements)
-        each = self.alpha / max(statistical, 1)
-        return [m.judge(each) for m in self.measurements]
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict that follows from the measurements."""
-        return worst([j.verdict for j in self.judgements()])
-
-    @property
-    def as_expected(self) -> bool:
-        """Whether the test came out as a sound run needs it: a control refuted, anything else not counted here."""
-        return self.expected != "refuted" or self.verdict == "refuted"
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON-ready; verdict and reasons are included for reading and are recomputed by recheck."""
-        judgements = self.judgements()
-        return {
-            "test": self.test,
-            "check": self.check,
-            "part": self.part,
-            "question": self.question,
-            "expected": self.expected,
-            "alpha": self.alpha,
-            "verdict": self.verdict,
-            "measurements": [
-                {**m.to_json(), "verdict": j.verdict, "reason": j.reason, "numbers": _finite(j.numbers)}
-                for m, j in zip(self.measurements, judgements, strict=True)
-            ],
-            "counterexample": None if self.counterexample is None else dict(self.counterexample),
-            "notes": list(self.notes),
-            "seed": self.seed,
-            "seconds": round(self.seconds, 3),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Evidence:
-        """Rebuild from JSON; stored verdicts are dropped, since they follow from the measurements."""
-        judged = ("verdict", "reason", "numbers")
-        measurements = tuple(
-            from_json({k: v for k, v in m.items() if k not in judged or (k == "verdict" and m.get("kind") == "outcome")})
-            for m in data["measurements"]
-        )
-        return cls(
-            data["test"],
-            data["check"],
-            data["part"],
-            data["question"],
-            data["expected"],
-            data["alpha"],
-            measurements,
-            data["counterexample"],
-            tuple(data["notes"]),
-            data["seed"],
-            data["seconds"],
-        )
-
-
-def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
-    return {k: (float(v) if abs(v) < float("inf") else None) for k, v in numbers.items()}
 
 
 @dataclass(frozen=True)

@@ -2,171 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from specverify.certificate import Certificate, Evidence, environment
+from specverify.certificate import Certificate, environment
 from specverify.checks import CHECKS
-from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
+from specverify.checks.base import Context, Found, Part, Planned, Settings
 from specverify.errors import (
     OpaqueRandomness,
     PathBudgetExceeded,
     SpecverifyError,
-    SubjectError,
-    SubjectTimeout,
-    UsageError,
 )
-from specverify.evidence.ledger import Ledger
 from specverify.evidence.measurements import OutcomeMeasurement
+from specverify.evidence_file import EvidenceFile
 from specverify.exact.walk import stopping_after
-from specverify.faults.catalogue import CATALOGUE, fault
-from specverify.faults.several import TREE_FAULTS
+from specverify.limits import Alarm, time_limit
 from specverify.loading import load_subject, source_digest
+from specverify.plan import CONTROL, Plan, control_part, parts_of, plan_for, settings_json
 from specverify.randomness import derive
+from specverify.record import Evidence
 from specverify.subjects import Decoder, DecoderLike, Subject
-from specverify.trees import TreeVerifier
 
 WALKING = 0.6
 """Share of a test's time after which exact walks stop with what they have."""
-CONTROL = "fault:"
-CONTROL_SIZE, TREE_CONTROL_SIZE = (5, 2), (4, 1)
-"""(V, K) of a control; trees, with two children at every node, are many already at depth 1."""
-CONTROL_DRAWS = 20_000
-"""Sequences a control is sampled for at least: enough to refute each of them at the default budget many times over."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything a run will do, fixed before it starts."""
-
-    spec: str
-    subject: Subject
-    settings: Settings
-    tests: tuple[Planned, ...]
-    skipped: tuple[Skipped, ...]
-    ledger: Ledger
-
-    @property
-    def key(self) -> dict[str, Any]:
-        """What must agree for evidence of an earlier, killed run to be used again."""
-        return {"spec": self.spec, "source": source_digest(self.subject), "settings": settings_json(self.settings)}
-
-    def find(self, test: str) -> Planned:
-        """The planned test of that name. Errors: UsageError listing similar ones."""
-        for planned in self.tests:
-            if planned.test == test:
-                return planned
-        close = [p.test for p in self.tests if test.lower() in p.test.lower()][:8]
-        raise UsageError(f"no test is called {test!r}" + (f"; did you mean {', '.join(close)}?" if close else ""))
-
-
-def settings_json(settings: Settings) -> dict[str, Any]:
-    """Settings as they stand in a certificate."""
-    return {"budget": settings.budget.name, "alpha": settings.alpha, "seed": settings.seed, "timeout": settings.timeout}
-
-
-def parts_of(subject: Subject) -> tuple[Part, ...]:
-    """The parts of a decoder, then the subject itself."""
-    own: tuple[Part, ...] = tuple(subject.parts) if isinstance(subject, Decoder) else ()
-    names = [p.name for p in (*own, subject)]
-    if any(name.startswith(CONTROL) for name in names):
-        raise SubjectError(f"no part may be named {CONTROL}...: such names are kept for the known-bad rules")
-    if len(set(names)) != len(names):
-        raise SubjectError(f"the parts of {subject.name} need different names, got {', '.join(names)}")
-    return (*own, subject)
-
-
-def controls(settings: Settings) -> list[Planned]:
-    """Every catalogued fault, exactly and by sampling: known-bad rules that the same run must refute."""
-    return _controls(settings, CATALOGUE, CONTROL_SIZE)
-
-
-def tree_controls(settings: Settings) -> list[Planned]:
-    """The same for the faults of trees: controls of a run that judges a tree verifier."""
-    return _controls(settings, TREE_FAULTS, TREE_CONTROL_SIZE)
-
-
-def _controls(settings: Settings, names: Iterable[str], size: tuple[int, int]) -> list[Planned]:
-    tests = []
-    params = {"v": size[0], "k": size[1], "length": 3, "draws": max(CONTROL_DRAWS, settings.budget.sequences)}
-    for name in names:
-        tests.append(Planned("single_step", CONTROL + name, "control, exact", False, {"sizes": [size]}, "refuted"))
-        tests.append(Planned("sequence", CONTROL + name, "control, sampled", True, params, "refuted"))
-    return tests
-
-
-def control_part(name: str) -> Part:
-    """The rule of a control, by the name it has in a plan."""
-    known = fault(name.removeprefix(CONTROL))
-    return known.make((TREE_CONTROL_SIZE if known.name in TREE_FAULTS else CONTROL_SIZE)[1])
-
-
-def plan_for(subject: Subject, spec: str, settings: Settings) -> Plan:
-    """List the tests, in order, and split the false-alarm budget over the statistical ones that are not controls."""
-    tests: list[Planned] = []
-    skipped: list[Skipped] = []
-    for module in CHECKS.values():
-        for part in parts_of(subject):
-            planned = module.plan(part, settings)
-            if isinstance(planned, Skipped):
-                skipped.append(planned)
-            else:
-                tests.extend(planned)
-    ledger = (
-        Ledger.split(settings.alpha, (p.test for p in tests if p.statistical))
-        if any(p.statistical for p in tests)
-        else Ledger(settings.alpha, {})
-    )
-    trees = any(isinstance(part, TreeVerifier) for part in parts_of(subject))
-    bad = [*controls(settings), *(tree_controls(settings) if trees else [])]
-    return Plan(spec, subject, settings, (*tests, *bad), tuple(skipped), ledger)
-
-
-def find_part(spec: str, name: str) -> Any:
-    """Load a subject and return the part of that name, or the named fault. Used by the snippets of counterexamples."""
-    if name.startswith(CONTROL):
-        return control_part(name)
-    for part in parts_of(load_subject(spec)):
-        if part.name == name:
-            return part
-    raise UsageError(f"{spec} has no part {name!r}")
-
-
-class _Alarm(BaseException):
-    """Time is up. Not an Exception, so that neither a subject nor Hypothesis takes it for a failure of its own."""
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise SubjectTimeout in the main thread after ``seconds``; elsewhere, and where there are no alarms, do nothing."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def ring(_signum: int, _frame: Any) -> None:
-        raise _Alarm
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    except _Alarm:
-        raise SubjectTimeout(
-            f"did not come back within {seconds:g} s; give it more with --timeout, or look for a loop that does not end"
-        ) from None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass
@@ -193,7 +59,7 @@ class Runner:
             found = Found((OutcomeMeasurement("inconclusive", str(error)),))
         except SpecverifyError as error:
             found = self.failed(planned, str(error), getattr(error, "inputs", ""))
-        except (KeyboardInterrupt, _Alarm):
+        except (KeyboardInterrupt, Alarm):
             raise
         except BaseException as error:
             found = self.failed(planned, f"raised {type(error).__name__}: {error}")
@@ -279,46 +145,6 @@ def assemble(plan: Plan, evidence: Sequence[Evidence], timing: Mapping[str, Any]
         tuple(p.test for p in plan.tests),
         timing,
     )
-
-
-class EvidenceFile:
-    """Evidence as JSON lines, one per finished test, flushed at once; the first line names the plan it belongs to."""
-
-    def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
-        self.path, self.key = path, dict(key)
-
-    def read(self) -> list[Evidence]:
-        """Evidence of an earlier run of the same plan; a line cut short by a kill is dropped. Errors: UsageError when the
-        file belongs to another plan.
-        """
-        if not self.path.exists():
-            return []
-        lines = self.path.read_text(encoding="utf-8").splitlines()
-        records = []
-        for line in lines:
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        if not records:
-            return []
-        if records[0].get("plan") != self.key:
-            raise UsageError(
-                f"{self.path} belongs to another subject version or other settings; choose another --out, or remove it"
-            )
-        return [Evidence.from_json(r) for r in records[1:]]
-
-    def start(self, keep: Sequence[Evidence] = ()) -> None:
-        """Begin the file anew with what is kept."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("w", encoding="utf-8") as stream:
-            stream.write(json.dumps({"plan": self.key}) + "\n")
-            stream.writelines(json.dumps(e.to_json()) + "\n" for e in keep)
-
-    def add(self, evidence: Evidence) -> None:
-        """Append one finished test."""
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(evidence.to_json()) + "\n")
 
 
 GRACE = 15.0

@@ -115,10 +115,11 @@ def _certify(options: argparse.Namespace) -> int:
     import torch
 
     from specverify.certificate import EXIT_CODES
-    from specverify.certify import certify, plan_for
+    from specverify.certify import certify
     from specverify.checks.base import Settings, budget_named
     from specverify.evidence.ledger import DEFAULT_ALPHA
     from specverify.loading import load_subject
+    from specverify.plan import plan_for
 
     torch.set_num_threads(1)
     alpha = DEFAULT_ALPHA if options.alpha is None else options.alpha

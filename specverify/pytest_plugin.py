@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from specverify.certify import EvidenceFile, Plan, Runner
+    from specverify.certify import Runner
     from specverify.checks.base import Planned
+    from specverify.evidence_file import EvidenceFile
+    from specverify.plan import Plan
 
 EVIDENCE = "specverify_evidence"
 DEFAULT_SUBJECT = "reference"
@@ -61,11 +63,11 @@ def _spec(config: pytest.Config) -> str:
 def _plan(config: pytest.Config) -> Plan:
     """The plan of this run; the same in every worker, since it depends on declarations only."""
     if _plan_key not in config.stash:
-        from specverify.certify import plan_for
         from specverify.checks.base import Settings, budget_named
         from specverify.errors import SpecverifyError
         from specverify.evidence.ledger import DEFAULT_ALPHA
         from specverify.loading import load_subject
+        from specverify.plan import plan_for
 
         alpha = config.getoption("--specverify-alpha")
         try:
@@ -146,8 +148,8 @@ class _Run:
     """The controller's side: evidence written as it comes, the certificate at the end."""
 
     def __init__(self, config: pytest.Config) -> None:
-        from specverify.certify import EvidenceFile
         from specverify.cli import run_folder
+        from specverify.evidence_file import EvidenceFile
 
         self.plan = _plan(config)
         given = config.getoption("--specverify-out")
@@ -158,7 +160,7 @@ class _Run:
         self.lost: list[str] = []
 
     def add(self, data: dict[str, Any]) -> None:
-        from specverify.certificate import Evidence
+        from specverify.record import Evidence
 
         evidence = Evidence.from_json(data)
         self.evidence.append(evidence)

@@ -8,13 +8,16 @@ padded with -1, counts (B,) = accepted + 1.
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from collections.abc import Mapping
+from typing import Protocol, TypeVar, cast
 
 from torch import Tensor
 
 from reference.noise import Noise
 from reference.rules import block_verification, greedy, one_hot_draft, sample_and_match, token_rejection
 from specverify.subjects import Emitted
+
+T = TypeVar("T")
 
 
 class Rule(Protocol):
@@ -32,8 +35,13 @@ _MODULES = (token_rejection, sample_and_match, block_verification, one_hot_draft
 RULES: dict[str, Rule] = {m.NAME: cast("Rule", m) for m in _MODULES}
 
 
+def found(kind: str, name: str, rules: Mapping[str, T]) -> T:
+    """The entry called ``name``. Errors: ValueError that lists the names there are."""
+    if name not in rules:
+        raise ValueError(f"there is no {kind} {name!r}; the {kind}s are {', '.join(rules)}")
+    return rules[name]
+
+
 def rule_named(name: str) -> Rule:
     """Return the rule called ``name``. Errors: ValueError that lists the rules there are."""
-    if name not in RULES:
-        raise ValueError(f"there is no rule {name!r}; the rules are {', '.join(RULES)}")
-    return RULES[name]
+    return found("rule", name, RULES)

@@ -253,7 +253,7 @@ def _shown(m: ProbeMeasurement, finding: dict[str, Any] | Any, context: Context)
     lines += [f"    draw {i}: {values}" for i, values in enumerate(finding["draws"])]
     lines += [m.describe(finding)]
     snippet = [
-        "from specverify.certify import find_part",
+        "from specverify.plan import find_part",
         "from specverify.exact.probing import run_with",
         "from specverify.laws import Pair",
         f"part = find_part({context.spec!r}, {context.part.name!r})",

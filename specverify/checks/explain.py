@@ -75,7 +75,7 @@ def _snippet(measurement: LawMeasurement, spec: str, part: str, rounds: bool, co
     pair = measurement.pair
     head = [
         "from specverify.laws import Pair, complete, sequence_law",
-        "from specverify.certify import find_part",
+        "from specverify.plan import find_part",
         f"part = find_part({spec!r}, {part!r})",
         f"pair = Pair.from_json({pair.to_json()!r})",
     ]

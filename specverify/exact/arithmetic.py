@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from specverify.exact.chains import evaluate, insist_on_positive, operand_of
+from specverify.exact.links import COARSE, Link
+from specverify.exact.refusals import opaque
 from specverify.exact.shaping import widened
-from specverify.exact.tensor import COARSE, Handler, Link, SymbolicTensor, opaque
+from specverify.exact.tensor import Handler, SymbolicTensor
 
 MAPS = frozenset(
     {

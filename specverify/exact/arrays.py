@@ -11,7 +11,8 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from torch import Tensor
 
 from specverify.exact.number import SymbolicNumber
-from specverify.exact.symbolic import HANDLERS, SymbolicTensor, opaque
+from specverify.exact.refusals import opaque
+from specverify.exact.symbolic import HANDLERS, SymbolicTensor
 from specverify.exact.tensor import operate
 
 _UFUNCS = {

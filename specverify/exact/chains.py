@@ -6,11 +6,13 @@ Every chain is monotone in u on [0, 1], so a comparison with a number selects an
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from torch import Tensor
 
-from specverify.exact.tensor import Chain, Link, opaque
+from specverify.exact.links import Chain, Link, full
+from specverify.exact.refusals import opaque
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -82,6 +84,21 @@ def evaluate(chain: Chain, z: Array) -> Array:
                 case _:
                     raise AssertionError(link.name)
     return z
+
+
+def appended(chain: Chain, link: Link, dtype: torch.dtype) -> Chain:
+    """A chain with one more map. Constants that were chosen are mapped at once, rounded to ``dtype`` as torch rounds them."""
+    if not chain or chain[-1].name != "choose":
+        return (*chain, link)
+    last = chain[-1]
+    assert last.where is not None
+    if link.name == "choose":
+        assert link.where is not None
+        both = torch.where(link.where, full(last.operand, last.where.shape), full(link.operand, last.where.shape))
+        return (*chain[:-1], Link("choose", both, last.where & link.where))
+    mapped = evaluate((link,), full(last.operand, last.where.shape).numpy())
+    constants = torch.from_numpy(np.array(mapped)).to(dtype).to(torch.float64).reshape(last.where.shape)
+    return (*chain[:-1], link, Link("choose", constants, last.where))
 
 
 def insist_on_positive(chain: Chain, dimensions: int, what: str) -> None:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from specverify.exact.arithmetic import operand
 from specverify.exact.chains import insist_on_agreement, invert
-from specverify.exact.shaping import full
-from specverify.exact.tensor import Handler, Link, SymbolicTensor, opaque
+from specverify.exact.links import Link, full
+from specverify.exact.refusals import opaque
+from specverify.exact.tensor import Handler, SymbolicTensor
 
 _MIRROR = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _SHORT = {"less": "lt", "greater": "gt", "less_equal": "le", "greater_equal": "ge"}

@@ -24,8 +24,8 @@ from specverify.exact.arrays import SymbolicArray
 from specverify.exact.calls import ELSEWHERE, drawing_for
 from specverify.exact.draws import intercepting
 from specverify.exact.elsewhere import OWN_FILES, elsewhere_in_the_streams, following, unseen
+from specverify.exact.refusals import hearing
 from specverify.exact.symbolic import SymbolicNumber, SymbolicTensor
-from specverify.exact.tensor import hearing
 from specverify.exact.walk import Batch, Explored, Item, Leaf, explore
 
 DEFAULT_MAX_PATHS = 500_000

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specverify.exact.shaping import full, widened
-from specverify.exact.tensor import Chain, Decider, Link, SymbolicTensor, opaque
+from specverify.exact.links import Chain, Link, full
+from specverify.exact.refusals import opaque
+from specverify.exact.shaping import widened
+from specverify.exact.tensor import Decider, SymbolicTensor
 
 _NOISE = torch.Generator()
 _NOISE.seed()

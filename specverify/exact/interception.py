@@ -13,10 +13,12 @@ from torch.overrides import TorchFunctionMode
 
 from specverify.errors import RowsCoupled, SpecverifyError
 from specverify.exact.fills import Fills
-from specverify.exact.racing import argmax, exponential_chain
+from specverify.exact.forms import exponential_chain
+from specverify.exact.racing import argmax
+from specverify.exact.refusals import opaque
 from specverify.exact.seeds import SMALLEST_RANGE, Seed
 from specverify.exact.streams import Streams, cpu_state
-from specverify.exact.symbolic import HANDLERS, SymbolicTensor, is_in_place, opaque
+from specverify.exact.symbolic import HANDLERS, SymbolicTensor, is_in_place
 from specverify.exact.tensor import operate
 from specverify.exact.walk import Batch
 
@@ -62,8 +64,8 @@ class Interception(TorchFunctionMode):
         self.batch, self.draws = batch, draws
         self.streams = Streams()
         self.fills = Fills(batch)
-        self.bit_generators: list[tuple[Any, Any]] = []
-        """Generators of other libraries that were drawn from, with the states to put back."""
+        self.elsewhere: dict[int, Any] = {}
+        """Streams of other libraries that were drawn from, by identity (see :mod:`specverify.exact.calls`)."""
 
     def __enter__(self) -> Self:
         self._global_state = torch.get_rng_state()

@@ -12,8 +12,9 @@ from torch import Tensor
 from specverify.errors import OpaqueRandomness
 from specverify.exact.arithmetic import map_, whole
 from specverify.exact.comparing import compare
+from specverify.exact.refusals import opaque
 from specverify.exact.shaping import reshape
-from specverify.exact.tensor import Handler, SymbolicTensor, opaque
+from specverify.exact.tensor import Handler, SymbolicTensor
 
 
 class SymbolicNumber:

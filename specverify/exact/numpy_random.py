@@ -9,27 +9,20 @@ import numpy as np
 import torch
 
 from specverify.exact.arrays import outside
-from specverify.exact.calls import BASE, CALLS, GLOBAL_BITS, MOST_VALUES, REAL_STATE, frozen, letting_through
-from specverify.exact.racing import exponential_chain
+from specverify.exact.calls import BASE, CALLS, GLOBAL_BITS, REAL_STATE, Stream, draw, frozen
+from specverify.exact.forms import exponential_chain
+from specverify.exact.interception import MOST_INTEGERS
+from specverify.exact.links import Chain, Link
+from specverify.exact.refusals import opaque
 from specverify.exact.seeds import SMALLEST_RANGE, Seed
 from specverify.exact.streams import State
-from specverify.exact.symbolic import Chain, Link, SymbolicTensor, opaque
+from specverify.exact.symbolic import SymbolicTensor
 
 
-def _numpy_draw(owner: Any, spec: Any, really: Callable[[], Any]) -> tuple[State, Any]:
-    """Move a numpy stream as the real draw does."""
-    call = CALLS[-1]
+def _draw(owner: Any, spec: Any, really: Callable[[], Any]) -> tuple[State, Any]:
     bits = owner._bit_generator if isinstance(owner, REAL_STATE) else owner.bit_generator
-    if all(bits is not b for b, _ in call.bit_generators):
-        start = BASE[-1][1] if bits is GLOBAL_BITS else bits.state
-        call.bit_generators.append((bits, start))
-        call.streams.left.add(frozen(start))
-    state = frozen(bits.state)
-    call.streams.insist_on_known(state)
-    with letting_through():
-        really()
-    call.streams.left.add(frozen(bits.state))
-    return state, call.streams.known(state, spec)
+    start = BASE[-1][1] if bits is GLOBAL_BITS else bits.state
+    return draw(Stream(bits, lambda: bits.state, lambda state: setattr(bits, "state", state), frozen, start), spec, really)
 
 
 def _shape(size: Any) -> torch.Size:
@@ -42,7 +35,7 @@ def _numbers(owner: Any, kind: str, chain: Chain, size: Any, really: Callable[[]
     """Random numbers of a shape for numpy code."""
     call, shape = CALLS[-1], _shape(size)
     spec = (kind, shape.numel())
-    state, found = _numpy_draw(owner, spec, really)
+    state, found = _draw(owner, spec, really)
     if found is None:
         found = call.batch.new_atoms(call.owners(shape, None)) if shape.numel() else torch.empty(0, dtype=torch.int64)
         call.streams.remember(state, spec, found)
@@ -135,13 +128,13 @@ class Follows:
         high += closed
         if high - low >= SMALLEST_RANGE and size is None:
             return self._seed(low, high, really)
-        if high - low > MOST_VALUES:
-            raise opaque(f"drawing one of {high - low} integers", f"draw from at most {MOST_VALUES}")
+        if high - low > MOST_INTEGERS:
+            raise opaque(f"drawing one of {high - low} integers", f"draw from at most {MOST_INTEGERS}")
         return self._choose(("integers", low, high, size), really, [1.0 / (high - low)] * (high - low), size, low)
 
     def _seed(self, low: int, high: int, really: Callable[[], Any]) -> Seed:
         """A large integer, which can only be a seed."""
-        state, found = _numpy_draw(self, ("seed", low, high), really)
+        state, found = _draw(self, ("seed", low, high), really)
         if found is None:
             found = Seed.drawn(int(low), int(high))
             CALLS[-1].streams.remember(state, ("seed", low, high), found)
@@ -150,9 +143,9 @@ class Follows:
     def _choose(self, spec: Any, really: Any, law: Sequence[float], size: Any, low: int = 0) -> Any:
         """Independent choices from a law, as integers from ``low`` on."""
         call, shape = CALLS[-1], _shape(size)
-        if len(law) > MOST_VALUES:
-            raise opaque(f"drawing one of {len(law)} integers", f"draw from at most {MOST_VALUES}")
-        state, found = _numpy_draw(self, spec, really)
+        if len(law) > MOST_INTEGERS:
+            raise opaque(f"drawing one of {len(law)} integers", f"draw from at most {MOST_INTEGERS}")
+        state, found = _draw(self, spec, really)
         if found is None:
             found = [low + call.batch.rows[owner].decide(law) for owner in call.owners(shape, None)]
             call.streams.remember(state, spec, found)
@@ -185,7 +178,7 @@ class Follows:
             return really()
         items = np.arange(x) if isinstance(x, (int, np.integer)) else np.array(x)
         call = CALLS[-1]
-        state, found = _numpy_draw(self, ("permutation", len(items)), really)
+        state, found = _draw(self, ("permutation", len(items)), really)
         if found is None:
             owner, left, found = call.owners(torch.Size(()), None)[0], list(range(len(items))), []
             while left:

@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 
-from specverify.exact.calls import BASE, CALLS, IMPORTED, MOST_VALUES, letting_through
+from specverify.exact.calls import BASE, CALLS, IMPORTED, Stream, draw
+from specverify.exact.interception import MOST_INTEGERS
 from specverify.exact.number import SymbolicNumber
+from specverify.exact.refusals import opaque
 from specverify.exact.seeds import SMALLEST_RANGE, Seed
 from specverify.exact.streams import State
-from specverify.exact.symbolic import SymbolicTensor, opaque
+from specverify.exact.symbolic import SymbolicTensor
 
 _REAL_RANDOM = random.Random.random
 _REAL_BELOW = random.Random._randbelow  # type: ignore[attr-defined]
@@ -23,31 +25,9 @@ _REAL_BITS = random.Random.getrandbits
 _ENGINE = str(Path(__file__).with_name("engine.py"))
 
 
-def _python_draw(rng: random.Random, spec: Any, really: Callable[[], Any]) -> tuple[State, Any]:
-    streams = CALLS[-1].streams
-    state: State = ("python", rng.getstate())
-    if all(getattr(g, "rng", None) is not rng for g, _ in CALLS[-1].bit_generators):
-        start = BASE[-1][0] if rng is random._inst else rng.getstate()
-        CALLS[-1].bit_generators.append((_Restored(rng), start))
-        streams.left.add(("python", start))
-    streams.insist_on_known(state)
-    with letting_through():
-        really()
-    streams.left.add(("python", rng.getstate()))
-    return state, streams.known(state, spec)
-
-
-class _Restored:
-    """A ``random.Random`` whose ``state`` can be put back as that of numpy's bit generators."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "state":
-            self.rng.setstate(value)
-        else:
-            super().__setattr__(name, value)
+def _draw(rng: random.Random, spec: Any, really: Callable[[], Any]) -> tuple[State, Any]:
+    start = BASE[-1][0] if rng is random._inst else rng.getstate()
+    return draw(Stream(rng, rng.getstate, rng.setstate, lambda state: ("python", state), start), spec, really)
 
 
 def _new_number(state: State, spec: Any, found: Any) -> SymbolicNumber:
@@ -75,7 +55,7 @@ def followed_random(self: random.Random) -> Any:
     """``Random.random``: a symbolic number."""
     if _idle():
         return _REAL_RANDOM(self)
-    state, found = _python_draw(self, "random", lambda: _REAL_RANDOM(self))
+    state, found = _draw(self, "random", lambda: _REAL_RANDOM(self))
     return _new_number(state, "random", found)
 
 
@@ -86,8 +66,8 @@ def _integer(state: State, spec: Any, found: Any, low: int, high: int) -> int:
         found = Seed.drawn(low, high)
         call.streams.remember(state, spec, found)
     if found is None:
-        if not 0 < high - low <= MOST_VALUES:
-            raise opaque(f"drawing one of {high - low} integers", f"draw from at most {MOST_VALUES}")
+        if not 0 < high - low <= MOST_INTEGERS:
+            raise opaque(f"drawing one of {high - low} integers", f"draw from at most {MOST_INTEGERS}")
         owner = call.owners(torch.Size(()), None)[0]
         found = low + call.batch.rows[owner].decide([1.0 / (high - low)] * (high - low))
         call.streams.remember(state, spec, found)
@@ -98,7 +78,7 @@ def followed_below(self: random.Random, n: int) -> int:
     """``Random._randbelow``, which randrange, choice, shuffle and sample call: one of n."""
     if _idle():
         return int(_REAL_BELOW(self, n))
-    state, found = _python_draw(self, ("below", n), lambda: _REAL_BELOW(self, n))
+    state, found = _draw(self, ("below", n), lambda: _REAL_BELOW(self, n))
     return _integer(state, ("below", n), found, 0, n)
 
 
@@ -106,7 +86,7 @@ def followed_bits(self: random.Random, k: int) -> int:
     """``Random.getrandbits``: one of 2**k, a seed where k is large."""
     if _idle():
         return _REAL_BITS(self, k)
-    state, found = _python_draw(self, ("bits", k), lambda: _REAL_BITS(self, k))
+    state, found = _draw(self, ("bits", k), lambda: _REAL_BITS(self, k))
     return _integer(state, ("bits", k), found, 0, 1 << k)
 
 

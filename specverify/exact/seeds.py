@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from specverify.errors import OpaqueRandomness
-from specverify.exact.tensor import opaque
+from specverify.exact.refusals import opaque
 
 SMALLEST_RANGE = 2**16
 """Fewest values that a remainder must leave for the number to be a seed still."""

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specverify.exact.tensor import COARSE, HANDLERS, Chain, Handler, Link, SymbolicTensor, opaque
+from specverify.exact.links import COARSE, Chain, Link, full
+from specverify.exact.refusals import opaque
+from specverify.exact.tensor import HANDLERS, Handler, SymbolicTensor
 
 _PLAIN_ATTRIBUTES = frozenset(
     {
@@ -147,13 +149,6 @@ def join(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTe
         masks = None if link.where is None else joined([o.where for o in links if o.where is not None])
         chain.append(Link(link.name, joined(operands), masks))
     return SymbolicTensor.make(atoms, first.decider, first.dtype, tuple(chain))
-
-
-def full(operand: Tensor | float | None, shape: torch.Size) -> Tensor:
-    """An operand as a tensor of the full shape."""
-    if isinstance(operand, Tensor):
-        return operand
-    return torch.full(shape, float("nan") if operand is None else operand, dtype=torch.float64)
 
 
 def widened(source: SymbolicTensor, shape: torch.Size) -> SymbolicTensor:

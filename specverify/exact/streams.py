@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from specverify.errors import OpaqueRandomness
-from specverify.exact.tensor import heard, opaque
+from specverify.exact.refusals import heard, opaque
 
 State = tuple[str, Any]
 """Where a stream stands: its kind and what decides the numbers to come."""

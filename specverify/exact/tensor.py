@@ -9,38 +9,16 @@ stands in the modules beside this one, which enter their handlers in ``HANDLERS`
 
 from __future__ import annotations
 
-import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-import numpy
 import torch
 from torch import Tensor
 
-from specverify.errors import OpaqueRandomness, SpecverifyError
-
-
-class Link(NamedTuple):
-    """One map of a chain: its name, its operand (float64; a tensor has the shape of the random tensor), and for ``choose``
-    the mask of the elements that stay random, the others being the operand.
-    """
-
-    name: str
-    operand: Tensor | float | None = None
-    where: Tensor | None = None
-
-    def reshaped(self, apply: Callable[[Tensor], Any]) -> Link:
-        """The same link after an operation on the shape."""
-        operand = apply(self.operand) if isinstance(self.operand, Tensor) else self.operand
-        return Link(self.name, operand, None if self.where is None else apply(self.where))
-
-
-Chain = tuple[Link, ...]
-COARSE = {torch.bfloat16: 8.0, torch.float16: 11.0}
-"""Significant binary digits of the precisions whose rounding is followed; that of float32 and float64 is taken for none."""
+from specverify.exact.chains import appended
+from specverify.exact.links import COARSE, Chain, Link
+from specverify.exact.refusals import opaque
 
 
 class Decider(Protocol):
@@ -61,75 +39,6 @@ class Decider(Protocol):
     def check_rows(self, atoms: Tensor) -> None:
         """Refuse numbers of an earlier call, and numbers that do not belong to the row where they are used."""
         ...
-
-
-_INVISIBLE = tuple(str(Path(home).parent) for home in (torch.__file__, numpy.__file__, __file__))
-
-
-def source_line() -> str:
-    """``file:line (function)`` of the innermost frame outside torch, numpy and this engine."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((*_INVISIBLE, "<")):
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
-
-
-_listeners: list[Callable[[SpecverifyError], None]] = []
-"""Who is told of refusals in the call under way: the code may catch them."""
-
-
-@contextmanager
-def hearing(note: Callable[[SpecverifyError], None]) -> Iterator[None]:
-    """Within, every refusal is told to ``note`` when it is made."""
-    _listeners.append(note)
-    try:
-        yield
-    finally:
-        _listeners.pop()
-
-
-def heard(error: OpaqueRandomness) -> OpaqueRandomness:
-    """Tell of a refusal and return it, to be raised."""
-    if _listeners:
-        _listeners[-1](error)
-    return error
-
-
-def opaque(operation: str, hint: str = "") -> OpaqueRandomness:
-    """The error for an operation whose effect on the law is not followed."""
-    advice = hint or "compare the random number with a threshold, let it race with others, or draw with torch.multinomial"
-    return heard(
-        OpaqueRandomness(
-            f"{operation} on a random number at {source_line()} cannot be followed exactly; to be analysable, {advice}"
-        )
-    )
-
-
-def appended(chain: Chain, link: Link, dtype: torch.dtype) -> Chain:
-    """A chain with one more map. Constants that were chosen are mapped at once, rounded to ``dtype`` as torch rounds them."""
-    if not chain or chain[-1].name != "choose":
-        return (*chain, link)
-    last = chain[-1]
-    assert last.where is not None
-    if link.name == "choose":
-        assert link.where is not None
-        both = torch.where(link.where, _numbers(last.operand, last.where.shape), _numbers(link.operand, last.where.shape))
-        return (*chain[:-1], Link("choose", both, last.where & link.where))
-    mapped = _evaluate((link,), _numbers(last.operand, last.where.shape).numpy())
-    constants = torch.from_numpy(numpy.array(mapped)).to(dtype).to(torch.float64).reshape(last.where.shape)
-    return (*chain[:-1], link, Link("choose", constants, last.where))
-
-
-def _numbers(operand: Tensor | float | None, shape: torch.Size) -> Tensor:
-    return operand if isinstance(operand, Tensor) else torch.full(shape, operand or 0.0, dtype=torch.float64)
-
-
-def _evaluate(chain: Chain, z: Any) -> Any:
-    from specverify.exact.chains import evaluate  # above this module
-
-    return evaluate(chain, z)
 
 
 Handler = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from specverify.errors import OpaqueRandomness, RowsCoupled, SpecverifyError
+from specverify.exact.chains import Array
 from specverify.exact.races import MOST_LAST, again_law, first_law, last_law
-from specverify.exact.tensor import heard, opaque
+from specverify.exact.refusals import heard, opaque
 
 MOST_DECISIONS = 2000
 """Decisions after which a path is taken to be endless."""
@@ -195,46 +196,42 @@ class Batch:
             self._refuse("the same random number takes part in a race twice")
         if any(self.low[atom] > 0 or self.high[atom] < 1 for atom in atoms):
             self._refuse("random numbers race that were compared with thresholds before")
-        if not last and not any(atom in self.raced for atom in atoms):
-            total = sum(rates)
-            law = [rate / total for rate in rates]
-        else:
-            found = self._race_law(atoms, np.asarray(rates), last, side)
-            if isinstance(found, int):
-                return found
-            law = found.tolist()
-        choice = self.rows[owners.pop()].decide(law)
-        spent = last or any(atom in self.raced for atom in atoms)
-        race = _Race(dict(zip(atoms, rates, strict=True)), atoms[choice], side, spent)
-        before = next((self.raced[atom] for atom in atoms if atom in self.raced), None)
-        if before is not None:
+        runs = dict(zip(atoms, rates, strict=True))
+        known = {id(self.raced[atom]): self.raced[atom] for atom in atoms if atom in self.raced}
+        if known and not last and len(known) == 1:
+            (before,) = known.values()
+            if before.side == side and _same_race(before.rates, runs):
+                return list(atoms).index(before.winner)
+        law = self._second_law(list(known.values()), runs, last, side) if known else self._law(rates, last)
+        choice = self.rows[owners.pop()].decide(law.tolist())
+        for before in known.values():
             before.spent = True
-        self.raced.update(dict.fromkeys(atoms, race))
+        self.raced.update(dict.fromkeys(atoms, _Race(runs, atoms[choice], side, spent=last or bool(known))))
         return choice
 
     def note_race(self, rates: dict[int, float], winner: int) -> None:
         """Note that fresh clocks ran a race in which ``winner`` rang first."""
         self.raced.update(dict.fromkeys(rates, _Race(rates, winner, 0)))
 
-    def _race_law(self, atoms: Sequence[int], rates: np.ndarray[Any, Any], last: bool, side: int) -> Any:
-        """Law (n,) of the winner's place given the races before, or the place itself where it is certain."""
-        known = {id(self.raced[atom]): self.raced[atom] for atom in atoms if atom in self.raced}
-        if not known:
-            if last and len(rates) > MOST_LAST:
-                self._refuse(f"the largest of more than {MOST_LAST} exponentials is looked for")
-            return last_law(rates) if last else first_law(rates)
-        before = next(iter(known.values()))
-        if not last and len(known) == 1 and before.side == side and _same_race(before.rates, atoms, rates):
-            return atoms.index(before.winner)
+    def _law(self, rates: Sequence[float], last: bool) -> Array:
+        """Law (n,) of the place of the clock that rings first, or last, when all are fresh."""
+        if last and len(rates) > MOST_LAST:
+            self._refuse(f"the largest of more than {MOST_LAST} exponentials is looked for")
+        return last_law(np.array(rates)) if last else first_law(np.array(rates))
+
+    def _second_law(self, known: list[_Race], runs: dict[int, float], last: bool, side: int) -> Array:
+        """Law (n,) of the place of the clock that rings first when some of them ran a race before."""
+        before = known[0]
         if last or len(known) > 1 or before.spent or before.side != side:
             self._refuse("the noise of a race is used for a third race, or by two races at once")
-        clocks = [*before.rates, *(a for a in atoms if a not in before.rates)]
+        clocks = [*before.rates, *(atom for atom in runs if atom not in before.rates)]
         law = again_law(
-            np.array([before.rates.get(a, 0.0) for a in clocks]),
+            np.array([before.rates.get(atom, 0.0) for atom in clocks]),
             clocks.index(before.winner),
-            np.array([dict(zip(atoms, rates.tolist(), strict=True)).get(a, 0.0) for a in clocks]),
+            np.array([runs.get(atom, 0.0) for atom in clocks]),
         )
-        return law[[clocks.index(a) for a in atoms]] / law.sum()
+        of_these: Array = law[[clocks.index(atom) for atom in runs]] / law.sum()
+        return of_these
 
     def _refuse(self, what: str) -> None:
         raise opaque(what + ",", "draw fresh noise for every choice")
@@ -263,11 +260,11 @@ class Batch:
             raise RowsCoupled("a row uses random numbers of another row")
 
 
-def _same_race(first: dict[int, float], atoms: Sequence[int], rates: np.ndarray[Any, Any]) -> bool:
+def _same_race(first: dict[int, float], second: dict[int, float]) -> bool:
     """Whether a race has the clocks and, up to a factor, the rates of an earlier one: then it has the same winner."""
-    if set(first) != set(atoms):
+    if first.keys() != second.keys():
         return False
-    ratios = rates / np.array([first[atom] for atom in atoms])
+    ratios = np.array([second[atom] / first[atom] for atom in first])
     return bool(np.ptp(ratios) <= 1e-12 * ratios[0])
 
 

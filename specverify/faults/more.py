@@ -52,7 +52,8 @@ def _verifier(module: str, name: str, k: int) -> Verifier:  # noqa: ARG001 - one
     return Verifier(name, getattr(import_module(f"specverify.faults.{module}"), name), Facts(rule=name))
 
 
-def _step(module: str, name: str, k: int) -> Step:
+def step_of(module: str, name: str, k: int) -> Step:
+    """The rule of that name in a module of faults, as a step that drafts k tokens."""
     from specverify.subjects import Facts, Step
 
     return Step(name, partial(getattr(import_module(f"specverify.faults.{module}"), name), k=k), k, Facts(rule=name, max_k=k))
@@ -66,7 +67,7 @@ MORE_FAULTS: dict[str, RoundFault] = {
             "Drafts from q restricted to its likeliest tokens but declares the unrestricted q to the rule.",
             "Declare the law that was sampled: filter and normalise q before the draft is drawn, and hand that q on.",
             REPORT,
-            partial(_step, "chain", "draft_filtered"),
+            partial(step_of, "chain", "draft_filtered"),
             law=laws.draft_filtered,
         ),
         RoundFault(

@@ -11,13 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from specverify.faults import several_laws
-from specverify.faults.more import COMMON, REPORT, RoundFault
+from specverify.faults.more import COMMON, REPORT, RoundFault, step_of
 
 if TYPE_CHECKING:
-    from specverify.subjects import Step
     from specverify.trees import Children, TreeVerifier
-
-RULES = "specverify.faults.tree_rules"
 
 
 def _tree(name: str, children: Children, k: int, drafts: int = several_laws.DRAFTS) -> TreeVerifier:
@@ -26,13 +23,9 @@ def _tree(name: str, children: Children, k: int, drafts: int = several_laws.DRAF
     from specverify.trees import TreeShape, TreeVerifier
 
     shape = TreeShape.branching((drafts,) * k)
-    return TreeVerifier(name, getattr(import_module(RULES), name), shape, children, facts=Facts(rule=name))
-
-
-def _step(name: str, k: int) -> Step:
-    from specverify.subjects import Facts, Step
-
-    return Step(name, partial(getattr(import_module(RULES), name), k=k), k, Facts(rule=name, max_k=k))
+    return TreeVerifier(
+        name, getattr(import_module("specverify.faults.tree_rules"), name), shape, children, facts=Facts(rule=name)
+    )
 
 
 TREE_FAULTS: dict[str, RoundFault] = {
@@ -87,7 +80,7 @@ NOISE_FAULTS: dict[str, RoundFault] = {
             "Recovers by the race of exponentials that chose the draft, run again with the residual.",
             "Draw fresh noise for the recovered token.",
             REPORT,
-            partial(_step, "shared_noise"),
+            partial(step_of, "tree_rules", "shared_noise"),
             law=several_laws.shared_noise,
         ),
     )

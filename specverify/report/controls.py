@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from specverify.certificate import Evidence
 from specverify.evidence.measurements import Judgement
+from specverify.record import Evidence
 from specverify.report.wording import number
 
 CONTROL = "fault:"

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from specverify.certificate import STATISTICAL_KINDS, Evidence
 from specverify.evidence.measurements import CellMeasurement, Judgement, LawMeasurement
 from specverify.laws import Array, Tokens, first_difference
+from specverify.record import STATISTICAL_KINDS, Evidence
 from specverify.report.plots import Against, Paired, log_overview, paired_bars
 from specverify.report.svg import Figure
 from specverify.report.tables import Judged, share_of_each

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specverify.certificate import SCOPE, Certificate, Evidence
+from specverify.certificate import SCOPE, Certificate
 from specverify.evidence.measurements import Judgement, LawMeasurement, OutcomeMeasurement, ProbeMeasurement
 from specverify.laws import first_difference
+from specverify.record import Evidence
 from specverify.report.controls import Control, Judged, controls_of
 from specverify.report.figures import conditional, figures_of, overviews
 from specverify.report.svg import Figure

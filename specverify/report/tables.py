@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from specverify.certificate import STATISTICAL_KINDS, Evidence
 from specverify.evidence.measurements import (
     AnyMeasurement,
     BoundMeasurement,
@@ -17,6 +16,7 @@ from specverify.evidence.measurements import (
     RateMeasurement,
     ViolationMeasurement,
 )
+from specverify.record import STATISTICAL_KINDS, Evidence
 from specverify.report.wording import clipped, number, plural, probability_bound
 
 Judged = tuple[AnyMeasurement, Judgement]

@@ -23,9 +23,9 @@ NOT_A_NUMBER = "probability tensor contains"
 
 
 def _plan(attribute=""):
-    from specverify.certify import plan_for
     from specverify.checks.base import BUDGETS, Settings
     from specverify.loading import load_subject
+    from specverify.plan import plan_for
 
     return plan_for(load_subject(SPEC + attribute), SPEC + attribute, Settings(BUDGETS["smoke"]))
 

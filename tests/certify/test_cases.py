@@ -3,11 +3,12 @@
 import pytest
 from subjects_for_tests import good
 
-from specverify.certify import Runner, plan_for
+from specverify.certify import Runner
 from specverify.checks.base import BUDGETS, Settings
 from specverify.evidence import worst
 from specverify.faults import MORE_FAULTS
 from specverify.faults.cases import CASES
+from specverify.plan import plan_for
 
 SETTINGS = Settings(BUDGETS["smoke"])
 

@@ -8,9 +8,11 @@ import pytest
 import subjects_for_tests as subjects
 
 from specverify.certificate import EXIT_CODES, digest, load, recheck
-from specverify.certify import EvidenceFile, Runner, certify, controls, plan_for
+from specverify.certify import Runner, certify
 from specverify.checks.base import BUDGETS, Settings
 from specverify.errors import CertificateError, UsageError
+from specverify.evidence_file import EvidenceFile
+from specverify.plan import controls, plan_for
 
 SMOKE = Settings(BUDGETS["smoke"])
 
@@ -28,7 +30,7 @@ def good_run(tmp_path_factory) -> Path:
 def few_controls(monkeypatch):
     """Two faults instead of sixteen as controls, where a test is not about them."""
     every = controls(SMOKE)
-    monkeypatch.setattr("specverify.certify.controls", lambda _settings: every[:4])
+    monkeypatch.setattr("specverify.plan.controls", lambda _settings: every[:4])
 
 
 def test_an_exact_verifier_is_certified_with_all_controls_refuted(good_run):

@@ -11,8 +11,9 @@ sys.path.append(str(Path(__file__).parent.parent / "exact"))
 
 import given_subjects as given
 
-from specverify.certify import Runner, plan_for
+from specverify.certify import Runner
 from specverify.checks.base import BUDGETS, Settings
+from specverify.plan import plan_for
 
 SETTINGS = Settings(BUDGETS["smoke"])
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specverify.certificate import from_data, recheck
-from specverify.certify import Runner, certify, plan_for
+from specverify.certify import Runner, certify
 from specverify.checks import CHECKS, edges
 from specverify.checks.base import BUDGETS, Settings, Skipped
 from specverify.edge_pairs import DIGITS, edge_pairs, moved_one_ulp, zeros_pair
@@ -18,6 +18,7 @@ from specverify.evidence.measurements import LawMeasurement, OutcomeMeasurement,
 from specverify.faults.cases import C08_up_to_the_ratio, C09_nothing_left, C11_repaired, residual_over_its_sum
 from specverify.faults.rounds import at, finish, or_target, token_rejection, uniforms, with_bonus
 from specverify.laws import Pair, TableModel
+from specverify.plan import plan_for
 from specverify.subjects import DTYPES, Decoder, Facts, Verifier
 from specverify.trees import tree_verifier
 
@@ -290,7 +291,7 @@ def test_probabilities_are_written_as_powers_of_two_where_they_are():
 
 def test_a_certificate_with_probes_is_rechecked(monkeypatch):
     """Verdicts with findings are recomputed from the certificate, and a changed token no longer refutes."""
-    monkeypatch.setattr("specverify.certify.controls", lambda _settings: [])
+    monkeypatch.setattr("specverify.plan.controls", lambda _settings: [])
     certificate = certify("tests:subject", SETTINGS, subject=C08_up_to_the_ratio, only="edges/")
     assert certificate.verdict == "refuted"
     assert "does not sample from its target law" in certificate.sentence()

@@ -14,7 +14,7 @@ from fault_pairs import CORNERS, corner, random_pairs
 from torch import Tensor
 
 from specverify import faults
-from specverify.certify import Runner, controls, plan_for, tree_controls
+from specverify.certify import Runner
 from specverify.checks.base import BUDGETS, Settings
 from specverify.cli import main
 from specverify.exact import tree_emission
@@ -22,6 +22,7 @@ from specverify.faults import TREE_FAULTS, RoundFault, fault, several_laws, tree
 from specverify.laws import Array, Pair, complete, sequence_law, total_variation
 from specverify.loading import load_subject
 from specverify.pairs import named_pair
+from specverify.plan import controls, plan_for, tree_controls
 from specverify.trees import Children, Tree, TreeShape, TreeVerifier
 
 TOLERANCE = 1e-12

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from fixed_noise import FixedNoise
 from torch import Tensor
 
 from reference.exposed import greedy_verifier, subject
@@ -16,18 +17,6 @@ from specverify.subjects import Verifier
 COINS = ["token_rejection", "block_verification", "one_hot_draft"]
 SAMPLED = ["sample_and_match", *COINS]
 V, K = 3, 2
-
-
-class FixedNoise(BatchNoise):
-    """Uniforms that are all the same number; choices as usual."""
-
-    def __init__(self, u: float) -> None:
-        super().__init__(torch.Generator().manual_seed(0))
-        self.u = u
-
-    def uniforms(self, rows: int, n: int, dtype: torch.dtype) -> Tensor:
-        """Repeat the number (rows, n)."""
-        return torch.full((rows, n), self.u, dtype=dtype)
 
 
 def laws(seed: int, *shape: int) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
-from specverify.certificate import Certificate, Evidence
+from specverify.certificate import Certificate
 from specverify.evidence.ledger import Ledger
 from specverify.evidence.measurements import (
     AnyMeasurement,
@@ -22,6 +22,7 @@ from specverify.evidence.measurements import (
 )
 from specverify.evidence.multinomial import CellGroup
 from specverify.laws import Pair, TableModel, all_sequences, sequence_law
+from specverify.record import Evidence
 
 ALPHA = 1e-8
 HOSTILE = "<script>alert(1)</script>\"' & <img src=x onerror=alert(2)> | `x` </pre></style>"

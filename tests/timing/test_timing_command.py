@@ -12,8 +12,9 @@ import pytest
 import scripted
 
 from specverify.certificate import load, recheck
-from specverify.certify import Runner, assemble, plan_for
+from specverify.certify import Runner, assemble
 from specverify.checks.base import Settings, budget_named
+from specverify.plan import plan_for
 from specverify.timing.__main__ import main, read_ks
 from specverify.timing.attach import newest_run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from fixed_noise import FixedNoise
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
@@ -13,12 +14,13 @@ from torch import Tensor
 from reference.exposed import subject, tree_verifier, tree_verifiers
 from reference.noise import BatchNoise, Noise, RowNoise
 from reference.rules.trees import TREE_RULES, k_seq, top_down, top_k, tree_rule_named, with_replacement
-from specverify.certify import Runner, plan_for
+from specverify.certify import Runner
 from specverify.checks.base import BUDGETS, Settings
 from specverify.evidence.measurements import LawMeasurement
 from specverify.exact import round_law, tree_emission
 from specverify.laws import Pair, TableModel, Tokens, complete, overlap, sequence_law
 from specverify.pairs import named_pair, one_ulp_off, pairs
+from specverify.plan import plan_for
 from specverify.subjects import Emitted, Facts, Verifier
 from specverify.theory import several_drafts_bound
 from specverify.tree_drafts import DraftedTrees, all_trees, first_draft_sets
@@ -226,18 +228,6 @@ def test_different_rules_may_judge_different_nodes() -> None:
 
 
 # --- edges -----------------------------------------------------------------------------------------------------------
-
-
-class FixedNoise(BatchNoise):
-    """Uniforms that are all the same number; choices as usual."""
-
-    def __init__(self, u: float) -> None:
-        super().__init__(torch.Generator().manual_seed(0))
-        self.u = u
-
-    def uniforms(self, rows: int, n: int, dtype: torch.dtype) -> Tensor:
-        """Repeat the number (rows, n)."""
-        return torch.full((rows, n), self.u, dtype=dtype)
 
 
 def judged(name: str, trees: DraftedTrees, noise: Noise, dtype: torch.dtype = torch.float64) -> list[tuple[int, ...]]:

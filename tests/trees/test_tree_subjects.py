@@ -13,13 +13,14 @@ from torch import Tensor
 
 import specverify
 from specverify.certificate import load, recheck
-from specverify.certify import Runner, certify, plan_for, subject_json
+from specverify.certify import Runner, certify, subject_json
 from specverify.checks.base import BUDGETS, Settings
 from specverify.errors import SubjectError
 from specverify.exact import round_law
 from specverify.laws import Pair, TableModel, complete, sequence_law
 from specverify.loading import as_subject, source_digest
 from specverify.pairs import named_pair
+from specverify.plan import plan_for
 from specverify.randomness import stream
 from specverify.report.command import write_report
 from specverify.tree_drafts import all_trees, drawn_from, first_draft_sets, some_trees, tree_count, vocab_sizes

@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from torch import Tensor
 
 from reference.noise import Noise
+from reference.rules import found
 from reference.rules.trees import k_seq, top_k, traversal, with_replacement, without_replacement
 from specverify.subjects import Emitted
 from specverify.trees import Children, Tree
@@ -35,6 +36,4 @@ TREE_RULES: dict[str, TreeRule] = {m.NAME: cast("TreeRule", m) for m in _MODULES
 
 def tree_rule_named(name: str) -> TreeRule:
     """Return the tree rule called ``name``. Errors: ValueError that lists the rules there are."""
-    if name not in TREE_RULES:
-        raise ValueError(f"there is no tree rule {name!r}; the rules are {', '.join(TREE_RULES)}")
-    return TREE_RULES[name]
+    return found("tree rule", name, TREE_RULES)
