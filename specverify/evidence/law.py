@@ -74,8 +74,6 @@ class LawMeasurement:
 
     def judge(self, alpha: float) -> Judgement:  # noqa: ARG002 - an exact law has no false alarms
         """Refuted when a probability of a sequence deviates by more than rounding explains, whatever was not explored."""
-        if self.unexplored > self.tolerance:
-            return self._judge_part()
         ours, right = self.laws()
         worst_gap = float(np.abs(ours - right).max())
         distance = total_variation(ours, right)
@@ -83,7 +81,9 @@ class LawMeasurement:
         numbers = {"deviation": worst_gap, "tolerance": self.tolerance, "tv": distance, "impossible": impossible}
         mass = float(sum(self.emitted.values()))
         if abs(mass + self.unexplored - 1) > self.tolerance:
-            return Judgement("error", f"the explored paths have mass {mass:.12g}, not 1", numbers)
+            return Judgement("error", f"the explored paths have mass {mass:.12g}, not {1 - self.unexplored:.12g}", numbers)
+        if self.unexplored > self.tolerance:
+            return self._judge_part()
         largest = max(worst_gap, impossible)
         if ROUNDING_AT_MOST < largest <= self.tolerance:
             return Judgement(

@@ -169,15 +169,11 @@ def _where(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Symbolic
     if len(named) < 3:
         raise opaque("torch.where with one argument")
     condition, first, second = named["condition"], named["input"], named["other"]
-    if not isinstance(condition, Tensor):  # the method first.where(condition, second)
-        first, condition = condition, first
-    if isinstance(first, SymbolicTensor) and not isinstance(condition, SymbolicTensor):
+    if condition.dtype != torch.bool:  # the method first.where(condition, second)
+        condition, first = first, condition
+    if isinstance(first, SymbolicTensor):
         return choose(condition, first, second)
-    if isinstance(second, SymbolicTensor):
-        return choose(~condition, second, first)
-    if isinstance(condition, SymbolicTensor):  # tensor method: args[0] is the random tensor
-        return choose(first, condition, second)
-    raise opaque("torch.where")
+    return choose(~condition, second, first)
 
 
 def _masked_fill(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SymbolicTensor:  # noqa: ARG001

@@ -26,7 +26,7 @@ from specverify.exact.draws import intercepting
 from specverify.exact.elsewhere import OWN_FILES, elsewhere_in_the_streams, following, unseen
 from specverify.exact.refusals import hearing
 from specverify.exact.symbolic import SymbolicNumber, SymbolicTensor
-from specverify.exact.walk import Batch, Explored, Item, Leaf, explore
+from specverify.exact.walk import Batch, Explored, Item, Leaf, explore, time_is_up
 
 DEFAULT_MAX_PATHS = 500_000
 
@@ -96,7 +96,7 @@ def walk_rows(
 
     A sample of the paths is walked again, alone and (with more than one row per call) among other batch-mates; a different
     outcome or weight means that rows influence each other, or that the code is not a function of its draws.
-    A walk that was stopped says what is left. Errors: RowsCoupled (more than one row per call only), OpaqueRandomness, and
+    A walk that was stopped says what is left; when its time is up that sample is not walked. Errors: RowsCoupled (more than one row per call only), OpaqueRandomness, and
     SubjectError when the code raises.
     """
 
@@ -130,7 +130,8 @@ def walk_rows(
         with following():
             before = unseen()
             explored = explore(call, problems, rows=rows, max_paths=max_paths)
-            _walk_again(call, explored.leaves, rows)
+            if not (explored.why and time_is_up()):  # a part certifies nothing, and refutes only once it is confirmed
+                _walk_again(call, explored.leaves, rows)
             after = unseen()
             if any(after.get(i, state) != state for i, state in before.items()):
                 raise OpaqueRandomness(ELSEWHERE + " (a numpy generator that is kept in an object or a closure was drawn from)")

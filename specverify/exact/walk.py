@@ -48,6 +48,11 @@ def stopping_after(seconds: float) -> Iterator[None]:
         _deadline.reset(token)
 
 
+def time_is_up() -> bool:
+    """Whether walks stop now."""
+    return time.monotonic() > _deadline.get()
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """Work left to do: the decisions that lead to an unexplored branch of one problem, and the branch's probability."""
@@ -306,7 +311,7 @@ def explore(call: Callable[[Batch], Sequence[Hashable]], problems: int, *, rows:
     while pending and -pending[0][0] * len(pending) > NEGLIGIBLE:
         if len(leaves) >= max_paths:
             why = f"max_paths = {max_paths} paths were walked"
-        elif calls and time.monotonic() > _deadline.get():  # at least once, so that code that hangs is seen to
+        elif calls and time_is_up():  # at least once, so that code that hangs is seen to
             why = "the time for this law was up"
         if why:
             break

@@ -70,6 +70,13 @@ def raises(draft_tokens, draft_probs, target_probs):
     raise ValueError("first line\nsecond line")
 
 
+@specverify.verifier(max_batch=1)
+def slow(draft_tokens, draft_probs, target_probs):
+    """Right, and takes its time over every row."""
+    time.sleep(0.02)
+    return token_rejection(draft_tokens, draft_probs, target_probs)
+
+
 @specverify.verifier
 def hangs(draft_tokens, draft_probs, target_probs):
     """Never comes back, and catches what it can."""

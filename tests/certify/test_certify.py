@@ -92,6 +92,15 @@ def test_a_subject_that_hangs_is_stopped_and_reported():
         assert "did not come back" in evidence.judgements()[0].reason
 
 
+def test_a_law_that_takes_too_long_is_inconclusive_and_not_an_error():
+    """A walk that stops when its share of the time is up says what is left; nothing is certified by it, and nothing crashes."""
+    plan = plan_for(subjects.slow, "x", replace(SMOKE, timeout=1.0))
+    runner = Runner(plan)
+    named = runner.run(next(p for p in plan.tests if p.check == "single_step" and p.variant == "named pairs"))
+    assert named.verdict == "inconclusive", [j.reason for j in named.judgements()]
+    assert any("of the probability was explored" in j.reason for j in named.judgements())
+
+
 def test_randomness_outside_torch_falls_back_to_sampling(few_controls):
     """A right verifier that draws from numpy is certified by sampling alone, and the skipped exact tests say why."""
     certificate = certify("x", SMOKE, subject=subjects.with_numpy)

@@ -1,7 +1,9 @@
 """Measurements: judged from their numbers alone, and the same after a trip through JSON."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from specverify.errors import CertificateError, UsageError
@@ -18,7 +20,8 @@ from specverify.evidence import (
     worst,
 )
 from specverify.evidence.measurements import from_json
-from specverify.laws import Pair, TableModel
+from specverify.laws import Pair, TableModel, sequence_law
+from specverify.pairs import named_pair
 
 PAIR = Pair(TableModel.from_weights([[1, 2]]), TableModel.from_weights([[1, 1]]), 1)
 RIGHT = {(0,): 1 / 6, (0, 0): 1 / 18, (0, 1): 1 / 9, (1, 0): 2 / 9, (1, 1): 4 / 9}
@@ -82,3 +85,52 @@ def test_the_ledger_sums_to_its_total():
     for alpha in (0, -1, 0.6, 1e-300, float("nan")):
         with pytest.raises(UsageError, match="alpha"):
             Ledger.split(alpha, ["a"])
+
+
+def part_of_a_law(unexplored, moved=0.0):
+    """A measurement (V = 2, K = 1) of all but ``unexplored`` of the right law, with ``moved`` of it on the wrong token."""
+    pair = named_pair(2, 1)
+    right = sequence_law(pair.target, 2, pair.prompt)
+    emitted = {(i, j): float(right[i, j]) for i in range(2) for j in range(2)}
+    last = max(emitted, key=emitted.__getitem__)
+    other = min(emitted, key=emitted.__getitem__)
+    emitted[last] -= unexplored + moved
+    emitted[other] += moved
+    return LawMeasurement(pair, 2, emitted, unexplored=unexplored)
+
+
+def test_a_part_of_the_right_law_is_inconclusive_with_the_largest_deviation_left():
+    """What was not explored may fall anywhere: nothing is off for sure, and nothing by more than that."""
+    measurement = part_of_a_law(0.01)
+    least, most = measurement.deviation()
+    assert (least, most) == pytest.approx((0.0, 0.01), abs=1e-12)
+    judgement = measurement.judge(0)
+    assert judgement.verdict == "inconclusive"
+    assert "0.990000 of the probability was explored" in judgement.reason
+
+
+@pytest.mark.parametrize(("moved", "verdict"), [(0.005, "refuted"), (0.0, "inconclusive")])
+def test_a_part_of_a_wrong_law_is_refuted_when_the_rest_cannot_mend_it(moved, verdict):
+    """Mass on a token beyond its right probability stays there whatever the other paths return."""
+    measurement = part_of_a_law(0.01, moved)
+    judgement = measurement.judge(0)
+    assert judgement.verdict == verdict
+    assert judgement.numbers["deviation"] == pytest.approx(moved, abs=1e-12)
+    assert from_json(measurement.to_json()).judge(0) == judgement
+
+
+def test_bounds_of_a_part_hold_for_every_rest():
+    """However the mass that is left falls, the largest deviation lies between the bounds."""
+    measurement = part_of_a_law(0.02, 0.003)
+    least, most = measurement.deviation()
+    ours, right = measurement.laws()
+    rng = np.random.default_rng(1)
+    for share in (*np.eye(4), *rng.dirichlet(np.ones(4), 50)):
+        deviation = np.abs(ours + 0.02 * share.reshape(2, 2) - right).max()
+        assert least - 1e-12 <= deviation <= most + 1e-12
+
+
+def test_a_part_whose_mass_does_not_add_up_is_an_error():
+    """What was explored and what was not make 1."""
+    measurement = replace(part_of_a_law(0.01), unexplored=0.5)
+    assert measurement.judge(0).verdict == "error"

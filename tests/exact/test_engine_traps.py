@@ -66,6 +66,14 @@ TRUE: dict[str, tuple[Callable[[], object], float]] = {
     "masked_fill": (lambda: bool((_masked(0.1) < torch.tensor([0.1, 0.1]))[0]), 0.0),
     "masked_fill, then divided": (lambda: bool((_masked(0.3) / torch.tensor([0.5, 0.5]) >= torch.tensor([0.6, 0.6]))[0]), 1.0),
     "where": (lambda: bool(torch.where(torch.tensor([False]), torch.rand(1), 0.7) <= torch.tensor([0.7])), 1.0),
+    "where of a plain tensor": (
+        lambda: bool(torch.full((2,), 0.7).where(torch.tensor([True, False]), torch.rand(2))[1] < 0.3),
+        0.3,
+    ),
+    "where of a random tensor": (
+        lambda: bool(torch.rand(2).where(torch.tensor([True, False]), torch.tensor(0.7))[1] <= 0.7),
+        1.0,
+    ),
     "assignment": (_after_assignment, 1.0),
     "assignment into a filled tensor": (_filled_then_set, 0.0),
     "nothing left of it": (lambda: bool(torch.rand(1) * 0 + 0.7 <= torch.tensor([0.7])), 1.0),
@@ -144,6 +152,12 @@ def _relaid() -> tuple[bool, bool]:
     return bool(a[0, 1] < 0.5), bool(b[0, 1] < 0.5)
 
 
+def _out() -> bool:
+    numbers = np.zeros(2)
+    RNG.random(out=numbers)
+    return bool(numbers[0] < 1e-3)
+
+
 class _Box:
     generator = np.random.default_rng(2)
 
@@ -161,7 +175,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "randint out": lambda: torch.randint(0, 3, (1,), out=torch.zeros(1, dtype=torch.int64)),
     "randperm out": lambda: torch.randperm(3, out=torch.zeros(3, dtype=torch.int64)),
     "normal out": lambda: torch.normal(torch.zeros(1), torch.ones(1), out=torch.zeros(1)) < 0.5,
-    "numpy out": lambda: RNG.random(out=np.empty(2))[0] < 0.5,
+    "numpy out": _out,
     "a shuffle after a draw": _shuffled,
     "a binomial after a draw": lambda: (np.random.random() < 0.5, np.random.binomial(1, 0.5)),
     "a method of a generator after a draw": lambda: (RNG.random() < 0.5, RNG.binomial(1, 0.5)),
@@ -175,10 +189,10 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a uniform from a large integer": lambda: random.getrandbits(53) * 2.0**-53 < 0.005,
     "the hash of a seed": lambda: hash(random.getrandbits(40)) % 251 == 0,
     "the complement of a seed": lambda: ~random.getrandbits(40) % 251 == 0,
-    "a bit of a seed": lambda: random.getrandbits(40) & 65536,
+    "some bits of a seed": lambda: random.getrandbits(40) & (255 << 16) == 0,
     "the data of seeds": lambda: torch.randint(0, 2**31, (1,)).data % 251 == 0,
     "bytes": lambda: random.randbytes(8)[0] == 0,
-    "a filled number in a full tensor": lambda: torch.full_like(torch.zeros(2), torch.empty(1).uniform_()[0]) < 0.5,
+    "a filled number in a full tensor": lambda: torch.full_like(torch.zeros(2), torch.empty(1).uniform_()[0]) < 1e-3,
     "numbers handed out in another order": _relaid,
     "a rare draw elsewhere": lambda: _rarely(_Box),
     "the order of NaN": lambda: _twice().sort().indices,
