@@ -96,7 +96,8 @@ def walk_rows(
 
     A sample of the paths is walked again, alone and (with more than one row per call) among other batch-mates; a different
     outcome or weight means that rows influence each other, or that the code is not a function of its draws.
-    A walk that was stopped says what is left; when its time is up that sample is not walked. Errors: RowsCoupled (more than one row per call only), OpaqueRandomness, and
+    A walk that was stopped says what is left; when its time is up that sample is not walked.
+    Errors: RowsCoupled (more than one row per call only), OpaqueRandomness, and
     SubjectError when the code raises.
     """
 

@@ -215,6 +215,11 @@ def test_noise_that_cannot_be_followed_is_refused() -> None:
         noise = exponential()
         return tuple((w / noise).argmax() for w in (W, R, W.flip(0)))
 
+    def in_parts() -> tuple[Tensor, ...]:
+        noise = exponential()
+        all_of_it, left, right = (torch.tensor(w).double() for w in ([1.0, 1, 1, 1], [1.0, 2, 0, 0], [0.0, 0, 1, 2]))
+        return tuple((w / noise).argmax() for w in (all_of_it, left, right))
+
     def compared() -> tuple[Tensor, Tensor]:
         noise = exponential()
         return (W / noise).argmax(), noise < 1
@@ -226,6 +231,7 @@ def test_noise_that_cannot_be_followed_is_refused() -> None:
 
     refused: list[Callable[[], object]] = [
         thrice,
+        in_parts,
         compared,
         cut,
         lambda: (W.log() - torch.log(-torch.log(torch.rand(4).double() + 1e-3))).argmax(),

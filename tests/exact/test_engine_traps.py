@@ -189,7 +189,9 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a uniform from a large integer": lambda: random.getrandbits(53) * 2.0**-53 < 0.005,
     "the hash of a seed": lambda: hash(random.getrandbits(40)) % 251 == 0,
     "the complement of a seed": lambda: ~random.getrandbits(40) % 251 == 0,
-    "some bits of a seed": lambda: random.getrandbits(40) & (255 << 16) == 0,
+    "streams of which some share a seed": lambda: (
+        torch.rand(1, generator=torch.Generator().manual_seed(random.getrandbits(40) & (1 << 16))) < 0.5
+    ),
     "the data of seeds": lambda: torch.randint(0, 2**31, (1,)).data % 251 == 0,
     "bytes": lambda: random.randbytes(8)[0] == 0,
     "a filled number in a full tensor": lambda: torch.full_like(torch.zeros(2), torch.empty(1).uniform_()[0]) < 1e-3,
