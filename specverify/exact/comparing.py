@@ -30,6 +30,9 @@ def compare(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         raise opaque("comparing random numbers with each other", "compare each with a threshold, or take argmax of all")
     source, threshold = operand(source, number)
     bound = full(threshold, source.atoms.shape).numpy()
+    if not source.chain and not np.isnan(bound).any():
+        below = source.decider.below(source.atoms, torch.from_numpy(bound))
+        return ~below if name in ("gt", "ge") else below
     t, flipped, settled, value = invert(source.chain, bound, upper=name in ("gt", "ge"), strict=name in ("lt", "gt"))
     if source.chain:
         t = np.where(settled, np.where(value ^ flipped, np.inf, -np.inf), t)

@@ -8,6 +8,7 @@ kept elsewhere (in an object, a closure) and functions imported by name are not:
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import os
 import random
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -82,13 +84,19 @@ def following() -> Iterator[None]:
             GLOBAL_BITS.state = base[1]
 
 
+@cache
+def _places() -> Iterator[Any]:
+    """States for numpy's global stream, one after the other; making one takes longer than most calls."""
+    return itertools.cycle([np.random.MT19937(int.from_bytes(os.urandom(6), "big")).state for _ in range(61)])
+
+
 @contextmanager
 def elsewhere_in_the_streams() -> Iterator[None]:
     """Within, all global streams stand somewhere else than before, so that draws that are not seen come out differently."""
     torch_state = torch.get_rng_state()
     torch.default_generator.manual_seed(int.from_bytes(os.urandom(6), "big"))
     random.seed(os.urandom(8))
-    GLOBAL_BITS.state = np.random.MT19937(int.from_bytes(os.urandom(6), "big")).state
+    GLOBAL_BITS.state = next(_places())
     BASE[-1] = (random.getstate(), GLOBAL_BITS.state)
     try:
         yield

@@ -60,11 +60,18 @@ class Law:
         return least, most
 
 
+_PLAIN = frozenset({int, bool, str, type(None)})
+
+
 def freeze(value: Any, is_random: Callable[[Tensor], bool] = lambda _tensor: False) -> Hashable:
     """Make an outcome hashable: tensors, arrays and lists become nested tuples of numbers, NaN the word "nan".
 
     ``is_random`` tells whether random numbers were written into a tensor.
     """
+    if type(value) in _PLAIN:  # at once: asking whether a number is a tensor takes longer than all else
+        return value  # type: ignore[no-any-return]
+    if type(value) is tuple:
+        return value if _PLAIN.issuperset(map(type, value)) else tuple([freeze(v, is_random) for v in value])
     if isinstance(value, (SymbolicTensor, SymbolicNumber, SymbolicArray)) or (isinstance(value, Tensor) and is_random(value)):
         raise OpaqueRandomness("the code returned random numbers themselves; only what is decided by them has a finite law")
     if isinstance(value, (Tensor, numpy.ndarray, numpy.generic)):
@@ -188,7 +195,10 @@ def _watching() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.setprofile(before)
+        sys.setprofile(before if before is None or callable(before) else None)
+        enable = getattr(before, "enable", None)  # of cProfile, which cannot be put back otherwise
+        if enable is not None:
+            enable()
     if seen:
         raise OpaqueRandomness(ELSEWHERE + f" (it called {seen[0]!r})")
 
@@ -214,13 +224,14 @@ def _walk_again(call: Callable[[Batch], list[Hashable]], leaves: list[Leaf], row
     sample = 32 if rows == 1 else 8
     heavy = sorted(leaves, key=lambda leaf: -leaf.weight)[: sample // 2]
     spread = heavy + leaves[:: max(1, 2 * len(leaves) // sample)][: sample - len(heavy)]
-    again = [[leaf] for leaf in _mixed([spread[i % len(spread)] for i in range(sample)])]
+    alone = [[leaf] for leaf in _mixed([spread[i % len(spread)] for i in range(sample)])]
+    batches: list[list[Leaf]] = []
     if rows > 1:
         step = max(1, len(leaves) // (rows * 16))
         mixed = _mixed(leaves[::step][: rows * 16])
         mixed = [mixed[i % len(mixed)] for i in range(max(len(mixed), 64))]
-        again += [mixed[i : i + rows] for i in range(0, len(mixed), rows)]
-    for number, batch in enumerate(again):
+        batches = [mixed[i : i + rows] for i in range(0, len(mixed), rows)]
+    for number, batch in enumerate(alone + batches):
         with elsewhere_in_the_streams(), _watching() if number < WATCHED else nullcontext():
             _compare(call, batch)
 

@@ -87,9 +87,9 @@ class Interception(TorchFunctionMode):
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         draw = self.draws.get(func)
-        if draw is None and not types and not kwargs and not self.fills.records:
-            return func(*args)  # most operations: nothing random takes part
         kwargs = kwargs or {}
+        if draw is None and not types and not self.fills.records and "generator" not in kwargs:
+            return func(*args, **kwargs)  # most operations: nothing random takes part
         try:
             if draw is not None and not isinstance(draw, str):
                 return draw(self, args, kwargs)
@@ -246,7 +246,7 @@ class Interception(TorchFunctionMode):
         state, found = self.streams.draw_torch(
             spec, generator, lambda: torch.multinomial(weights, samples, replacement, generator=generator)
         )
-        if not replacement and bool(((weights > 0).sum(-1) < samples).any()):
+        if samples > 1 and not replacement and bool(((weights > 0).sum(-1) < samples).any()):
             raise opaque("torch.multinomial of more samples than there are tokens with positive weight, without replacement,")
         table = weights.to("cpu", torch.float64).reshape(-1, probs.shape[-1])
         owners = self.owners(torch.Size(probs.shape[:1] if probs.dim() == 2 else (1,)), generator)
