@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specverify.exact.chains import evaluate, insist_on_positive, operand_of
 from specverify.exact.links import COARSE, Link
+from specverify.exact.multiplying import times
 from specverify.exact.refusals import opaque
 from specverify.exact.shaping import widened
 from specverify.exact.tensor import Handler, SymbolicTensor
@@ -94,6 +95,8 @@ _UNARY: dict[str, Callable[[SymbolicTensor], SymbolicTensor]] = {
 
 def binary(name: str, source: SymbolicTensor, value: Any) -> SymbolicTensor:
     """One of add, sub, rsub (value - u), mul, div, rdiv (value / u), pow, clamp_min, clamp_max."""
+    if isinstance(value, SymbolicTensor) and name == "mul":
+        return times(source, value)
     if isinstance(value, SymbolicTensor):
         raise opaque("arithmetic between random numbers")
     if name == "rsub":

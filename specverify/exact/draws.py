@@ -13,13 +13,13 @@ from torch import Tensor
 
 from specverify.errors import RowsCoupled
 from specverify.exact.arrays import as_tensor
+from specverify.exact.batch import Batch
 from specverify.exact.forms import exponential_chain
 from specverify.exact.interception import Draw, Interception
 from specverify.exact.links import Chain, Link
 from specverify.exact.refusals import opaque
 from specverify.exact.seeds import Seed, SeedTensor
 from specverify.exact.symbolic import SymbolicTensor
-from specverify.exact.walk import Batch
 
 _OPAQUE_DRAWS = frozenset(
     {

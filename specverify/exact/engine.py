@@ -21,12 +21,13 @@ from torch import Tensor
 
 from specverify.errors import OpaqueRandomness, RowsCoupled, SpecverifyError, SubjectError
 from specverify.exact.arrays import SymbolicArray
+from specverify.exact.batch import Batch, Item
 from specverify.exact.calls import ELSEWHERE, drawing_for
 from specverify.exact.draws import intercepting
 from specverify.exact.elsewhere import OWN_FILES, elsewhere_in_the_streams, following, unseen
 from specverify.exact.refusals import hearing
 from specverify.exact.symbolic import SymbolicNumber, SymbolicTensor
-from specverify.exact.walk import Batch, Explored, Item, Leaf, explore, time_is_up
+from specverify.exact.walk import Explored, Leaf, explore, time_is_up
 
 DEFAULT_MAX_PATHS = 500_000
 

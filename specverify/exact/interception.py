@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from specverify.errors import RowsCoupled, SpecverifyError
+from specverify.exact.batch import Batch
 from specverify.exact.fills import Fills
 from specverify.exact.forms import exponential_chain
 from specverify.exact.racing import argmax
@@ -20,7 +21,6 @@ from specverify.exact.seeds import SMALLEST_RANGE, Seed
 from specverify.exact.streams import Streams, cpu_state
 from specverify.exact.symbolic import HANDLERS, SymbolicTensor, is_in_place
 from specverify.exact.tensor import operate
-from specverify.exact.walk import Batch
 
 MOST_INTEGERS = 4096
 """Most values of a drawn integer that are told apart."""

@@ -28,7 +28,8 @@ class SymbolicNumber:
         """The number after a map; a tensor when the other operand is one."""
         if any(isinstance(o, np.ndarray) for o in other):
             return NotImplemented
-        if any(isinstance(o, (SymbolicNumber, SymbolicTensor)) for o in other):
+        other = tuple(o.tensor if isinstance(o, SymbolicNumber) else o for o in other)
+        if name != "mul" and any(isinstance(o, SymbolicTensor) for o in other):
             raise self._refuse(f"{name!r} of two random numbers")
         result = map_(name, (self.tensor, *other), {})
         return result if any(isinstance(o, Tensor) and o.dim() for o in other) else SymbolicNumber(result)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from specverify.errors import RowsCoupled
+from specverify.exact.batch import Batch
 from specverify.exact.engine import DEFAULT_MAX_PATHS, walk_rows
 from specverify.exact.given import given_regions, law_of
-from specverify.exact.walk import Batch
 from specverify.laws import Ints, Pair, Tokens, all_sequences
 from specverify.subjects import DecoderLike, Emitted, Step, Verifier, naming_inputs, normalise_generated
 from specverify.tables import torch_models

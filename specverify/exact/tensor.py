@@ -36,6 +36,10 @@ class Decider(Protocol):
         """Decide which of these clocks rings first (or last): clock i is -log u / rate, or -log(1 - u) / rate on side 1."""
         ...
 
+    def multiplied(self, atoms: Tensor) -> Tensor:
+        """New atoms (..., n) that stand for the running products of these uniforms along the last dimension."""
+        ...
+
     def check_rows(self, atoms: Tensor) -> None:
         """Refuse numbers of an earlier call, and numbers that do not belong to the row where they are used."""
         ...

@@ -34,7 +34,7 @@ SEEN_BY = {
     "C12": {"rounds"},
     "C13_bonus_unwarped": {"single_step", "rounds", "sequence"},
     "C13_bonus_unprocessed": {"sequence"},
-    "C14_products_of_uniforms": {"sequence"},
+    "C14_products_of_uniforms": {"single_step", "sequence"},
     "C14_token_residual": {"single_step", "sequence"},
     "C15": {"stopping"},
     "C16": {"acceptance"},

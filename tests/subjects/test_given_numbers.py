@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from specverify.errors import OpaqueRandomness, SubjectError
+from specverify.exact.batch import Batch, Item
 from specverify.exact.draws import intercepting
-from specverify.exact.walk import Batch, Item
 from specverify.given import GRID_BITS, Numbers, handed, read_given
 from specverify.subjects import Facts, Verifier, normalise_emitted, verifier
 
