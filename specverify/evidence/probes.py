@@ -48,6 +48,8 @@ class ProbeMeasurement:
                 return Judgement(said, f"{self.label}: {self.describe(worst_one)}", numbers)
         if self.probes + self.runs == 0:
             return Judgement("inconclusive", f"{self.label}: never put to the test", numbers)
+        if self.probes == 0:
+            return Judgement("skipped", f"{self.label}: no draw was seen that has a boundary to push it to", numbers)
         return Judgement("certified", f"{self.label}: {self.probes} draws pushed to a boundary, all came out well", numbers)
 
     def place(self, finding: Mapping[str, Any]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +17,15 @@ from specverify.errors import OpaqueRandomness, RowsCoupled, SpecverifyError
 from specverify.exact.chains import Array
 from specverify.exact.products import Product
 from specverify.exact.races import MOST_LAST, again_law, first_law, last_law
-from specverify.exact.refusals import heard, opaque
+from specverify.exact.refusals import heard, opaque, source_line
 
 MOST_DECISIONS = 2000
 """Decisions after which a path is taken to be endless."""
+NEGLIGIBLE = 2.0**-80
+"""Probability of all that is left of one problem below which the walk is complete: a loop that redraws until it accepts has
+paths of any length, whose probabilities fall geometrically."""
+UNLIKELY = 2.0**-16
+"""Probability of a path below which it goes on by chance, so that it ends when the code would."""
 _ROUNDING = 2.0**-46
 """Relative distance within which a second cut of a number is the first one."""
 
@@ -57,16 +63,17 @@ class Row:
             if at >= MOST_DECISIONS:
                 raise heard(
                     OpaqueRandomness(
-                        f"more than {MOST_DECISIONS} random decisions on one path: a loop that may go on for ever; to be "
+                        f"more than {MOST_DECISIONS} random decisions on one path, at {source_line()}: a loop that may go on for ever; to be "
                         "analysable, draw a bounded number of times"
                     )
                 )
             possible = [i for i, w in enumerate(weights) if w > 0]
-            choice = possible[0]
+            choice = possible[0] if self.weight > UNLIKELY else self._by_chance(weights)
             if len(possible) > 1:
                 head = tuple(self.decided)
-                for i in possible[:0:-1]:
-                    self.siblings.append(Item(self.item.problem, (*head, i), self.weight * weights[i]))
+                for i in reversed(possible):
+                    if i != choice:
+                        self.siblings.append(Item(self.item.problem, (*head, i), self.weight * weights[i]))
         self.decided.append(choice)
         self.weight *= weights[choice]
         if at + 1 == len(replay) and not math.isclose(self.weight, self.item.weight, rel_tol=1e-5):
@@ -75,6 +82,14 @@ class Row:
                 "between calls, or its rows influence each other"
             )
         return choice
+
+
+    def _by_chance(self, weights: Sequence[float]) -> int:
+        """Go on as code does when it runs, so that a loop that redraws comes to its end."""
+        at = zlib.crc32(b"%d %d" % (len(self.decided), self.item.problem)) / 2**32 * math.fsum(weights)
+        ends = itertools.accumulate(weights)
+        likely = max(range(len(weights)), key=weights.__getitem__)
+        return next((i for i, end in enumerate(ends) if at < end and weights[i] > 0), likely)
 
 
 @dataclass

@@ -112,7 +112,8 @@ class Pushing(TorchFunctionMode):
             if kind == "uniform":
                 self._turn(flat, scale)
             for push in self._pushes.get(number, ()):
-                if push.element < flat.shape[1]:
+                # Another path may make another kind of draw here, which has no such step to be set to.
+                if push.element < flat.shape[1] and not (isinstance(push.to, int) and kind != "uniform"):
                     moved[push.row] = _set(flat, push, kind, scale)
             if number < len(self.given) and self.given[number].numel() == flat.numel():
                 flat = self.given[number].reshape(flat.shape).to(flat.dtype)

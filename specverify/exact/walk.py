@@ -18,11 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specverify.errors import RowsCoupled
-from specverify.exact.batch import Batch, Item
-
-NEGLIGIBLE = 2.0**-80
-"""Probability of all that is left of one problem below which the walk is complete: a loop that redraws until it accepts has
-paths of any length, whose probabilities fall geometrically."""
+from specverify.exact.batch import NEGLIGIBLE, Batch, Item
 
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 
