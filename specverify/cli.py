@@ -162,6 +162,8 @@ class _progress:  # noqa: N801 - used like a function
 
     def __init__(self, total: int) -> None:
         self.total = total
+        self.said: dict[str, str] = {}
+        """Reasons given so far, with the test that gave each first."""
 
     def __enter__(self) -> Self:
         from tqdm import tqdm
@@ -178,6 +180,10 @@ class _progress:  # noqa: N801 - used like a function
         self.bar.update(done - self.bar.n)
         if evidence.verdict != evidence.expected:
             reason = next(j.reason for j in evidence.judgements() if j.verdict == evidence.verdict)
+            if reason in self.said:
+                reason = f"as in {self.said[reason]}"
+            else:
+                self.said[reason] = evidence.test
             self.bar.write(f"{evidence.verdict:<12} {evidence.test}: {reason}", file=sys.stderr)
 
 
@@ -194,10 +200,10 @@ def _summary(certificate: Any) -> str:
     if controls:
         caught = sum(e.verdict == "refuted" for e in controls)
         lines.append(f"  {'controls':<{width}}  {caught} of {len(controls)} runs of known-bad rules refuted")
-    shown = [e.counterexample for e in own if e.counterexample is not None]
+    shown = _counterexample(own)
     if shown:
-        smallest = min(shown, key=lambda c: len(json.dumps(c["pair"])))
-        lines += ["", "smallest counterexample:", *(f"  {line}" for line in smallest["lines"])]
+        title, smallest = shown
+        lines += ["", f"{title}:", *(f"  {line}" for line in smallest["lines"])]
         lines += ["", "run it yourself:", *(f"  {line}" for line in smallest["snippet"].splitlines())]
     for e in own:
         for m, j in zip(e.measurements, e.judgements(), strict=True):
@@ -207,6 +213,20 @@ def _summary(certificate: Any) -> str:
         lines += ["", "only a part of the plan was run, which never certifies"]
     lines += ["", f"{certificate.verdict.upper()}: {certificate.sentence()}", ""]
     return "\n".join(lines)
+
+
+def _counterexample(own: Sequence[Any]) -> tuple[str, Any] | None:
+    """The smallest counterexample, of a law if there is one, else of the ends of a range; else a failing call."""
+    for verdict, title in (("refuted", "smallest counterexample"), ("error", "a call that fails")):
+        for edges in (False, True):
+            found = [
+                e.counterexample
+                for e in own
+                if e.counterexample is not None and e.verdict == verdict and (e.check == "edges") == edges
+            ]
+            if found:
+                return title, min(found, key=lambda c: len(json.dumps(c["pair"])))
+    return None
 
 
 def _recheck(options: argparse.Namespace) -> int:

@@ -85,6 +85,15 @@ def as_subject(target: Any, name: str) -> Subject:
         return replace(decoder(target), name=name)
     if callable(getattr(target, "verify", None)):
         return Verifier(name, target.verify)
+    methods = ("vocab_size", "generate", "target_log_probs")
+    missing = [m for m in methods if not hasattr(target, m)]
+    if 0 < len(missing) < len(methods):
+        raise SubjectError(f"{name} looks like a decoder but has no {' and no '.join(missing)}")
+    if inspect.isfunction(target):
+        raise SubjectError(
+            f"{name} is a plain function; put @specverify.verifier above it if it takes (draft_tokens, draft_probs, "
+            "target_probs), or @specverify.step(k) if it takes (target, draft, prefix)"
+        )
     raise SubjectError(
         f"{name} is a {type(target).__name__}; a subject is made with specverify.verifier, specverify.step, "
         "specverify.tree_verifier or specverify.decoder, or has vocab_size, generate and target_log_probs"

@@ -10,6 +10,7 @@ This module is the only one a decoder needs to import, and even that is optional
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -135,6 +136,26 @@ class Timeable(Protocol):
         ...
 
 
+def takes_arguments(name: str, function: Callable[..., Any], count: int, called_with: str) -> None:
+    """Refuse a function that cannot be called with ``count`` arguments. Errors: SubjectError naming file and line."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # written in another language
+        return
+    try:
+        signature.bind(*[None] * count)
+    except TypeError as error:
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+        raise SubjectError(f"{name}{signature}{where}: {error}; it is called with {called_with}") from None
+
+
+def verifier_arguments(given: Sequence[Numbers]) -> str:
+    """What a verifier is called with, in words."""
+    names = ", ".join(["draft_tokens", "draft_probs", "target_probs", *(one.name for one in given)])
+    return f"({names})" + ("" if given else "; random numbers that it takes as arguments are declared with given=")
+
+
 @dataclass(frozen=True, eq=False)
 class Verifier:
     """One verification step: ``verify(draft_tokens (B,K) int64, draft_probs (B,K,V), target_probs (B,K+1,V), *numbers)``.
@@ -149,6 +170,9 @@ class Verifier:
     given: tuple[Numbers, ...] = ()
 
     kind = "verifier"
+
+    def __post_init__(self) -> None:
+        takes_arguments(self.name, self.verify, 3 + len(self.given), verifier_arguments(self.given))
 
     def __call__(
         self,
@@ -192,6 +216,9 @@ class Step:
     facts: Facts = field(default_factory=Facts)
 
     kind = "step"
+
+    def __post_init__(self) -> None:
+        takes_arguments(self.name, self.step, 3, "(target, draft, prefix)")
 
     def __call__(self, target: Model, draft: Model, prefix: Tensor) -> Emitted:
         """Run one round on a copy of the prefix and read what it returned."""
@@ -249,6 +276,8 @@ def verifier(
         raise SubjectError("numpy has no bfloat16; declare another dtype, or take torch tensors or lists")
 
     def wrap(f: Callable[..., Any]) -> Verifier:
+        takes_arguments(name or f.__name__, f, 3 + len(numbers), verifier_arguments(numbers))
+
         def adapted(tokens: Tensor, draft: Tensor, target: Tensor, *noise: Tensor) -> Any:
             laws = (draft.log(), target.log()) if takes == "logits" else (draft, target)
             raw = f(*(handed(x, hands) for x in (tokens, *laws, *noise)))

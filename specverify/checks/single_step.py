@@ -106,10 +106,10 @@ def _named(part: Round, planned: Planned, context: Context) -> Found:
             events["bonus"] += mass * (len(tokens) == k + 1)
         if measurement.judge(0).verdict == "refuted":
             return Found(tuple(measurements), counterexample_from(measurement, context.spec, part.name))
-    if isinstance(part, TreeVerifier) and part.children != "with replacement":
-        if all(vocab_size <= part.shape.width for vocab_size, _ in planned.params["sizes"]):
-            del events["rejected"]
-            notes.append("nothing can be rejected here: the children of a node are all tokens that there are")
+    distinct = isinstance(part, TreeVerifier) and part.children != "with replacement"
+    if distinct and all(vocab_size <= part.shape.width for vocab_size, _ in planned.params["sizes"]):  # type: ignore[union-attr]
+        del events["rejected"]
+        notes.append("nothing can be rejected here: the children of a node are all tokens that there are")
     return Found((*measurements, CoverageMeasurement(events, 1e-3)), None, tuple(notes))
 
 

@@ -60,7 +60,7 @@ def run(planned: Planned, context: Context) -> Found:
     for vocab_size, k, length in SIZES:
         pair, eos = pair_for(part.facts.rule, named_pair(vocab_size, k)), vocab_size - 1
         decoder = part.build(*torch_models(pair, part.facts.torch_dtype), pair.k, eos_id=eos)
-        found_law = decoder_emission(decoder, pair, length, name=part.name, max_batch=1)
+        found_law = decoder_emission(decoder, pair, length, name=part.name, max_batch=1, eos_id=eos)
         emitted, left = found_law.tokens, found_law.unexplored
         bad = [tokens for tokens in emitted if after_eos(tokens, eos)]
         found.append(

@@ -1,5 +1,6 @@
 """The exact law of unmodified code, by replaying every outcome of its randomness."""
 
+from specverify.errors import OpaqueRandomness
 from specverify.exact.draws import intercepting
 from specverify.exact.engine import Law, induced_law, walk_rows
 from specverify.exact.given import induced_law_given
@@ -19,6 +20,7 @@ from specverify.exact.trees import tree_emission, tree_rounds
 __all__ = [
     "Emission",
     "Law",
+    "OpaqueRandomness",
     "SymbolicNumber",
     "SymbolicTensor",
     "decoder_emission",

@@ -34,8 +34,8 @@ _COMMUTE = ("add", "mul", "clamp_min", "clamp_max")
 
 def common_dtype(source: SymbolicTensor, value: Any) -> torch.dtype:
     """The precision in which torch combines a random tensor with a number or tensor."""
-    plain = torch.empty((0,) * source.atoms.dim(), dtype=source.dtype)
-    return torch.result_type(plain, value)
+    plain = 1.0 if source.is_number else torch.empty((0,) * source.atoms.dim(), dtype=source.dtype)
+    return torch.result_type(plain, value) if isinstance(plain, Tensor) or isinstance(value, Tensor) else torch.float64
 
 
 def operand(source: SymbolicTensor, value: Any) -> tuple[SymbolicTensor, Tensor | float]:
@@ -82,15 +82,28 @@ def _log(source: SymbolicTensor) -> SymbolicTensor:
     return source.mapped(Link("log"))
 
 
+def _log1p(source: SymbolicTensor) -> SymbolicTensor:
+    if source.dtype in COARSE:
+        raise opaque(f"log1p in {source.dtype}", "convert to float32 first")
+    return _log(source.mapped(Link("add", 1.0)))
+
+
 _UNARY: dict[str, Callable[[SymbolicTensor], SymbolicTensor]] = {
     "log": _log,
     "exp": lambda source: source.mapped(Link("exp")),
     "neg": lambda source: source.mapped(Link("mul", -1.0)),
-    "log1p": lambda source: _log(source.mapped(Link("add", 1.0))),
+    "log1p": _log1p,
     "reciprocal": lambda source: binary("rdiv", source, 1.0),
     "sqrt": lambda source: binary("pow", source, 0.5),
     "square": lambda source: binary("pow", source, 2.0),
 }
+
+
+def _held_by(value: Any, dtype: torch.dtype) -> bool:
+    """Whether a number is what it is in this precision too (tensors with dimensions are rounded before they are combined)."""
+    if isinstance(value, Tensor):
+        return value.dim() > 0 or bool(value.to(dtype).to(torch.float64) == value.to(torch.float64))
+    return float(torch.tensor(value, dtype=torch.float64).to(dtype)) == float(value)
 
 
 def binary(name: str, source: SymbolicTensor, value: Any) -> SymbolicTensor:
@@ -103,6 +116,10 @@ def binary(name: str, source: SymbolicTensor, value: Any) -> SymbolicTensor:
         source, name = source.mapped(Link("mul", -1.0)), "add"
     if name in ("rdiv", "pow"):
         insist_on_positive(source.chain, source.atoms.dim(), "dividing by" if name == "rdiv" else "a power of")
+    common = common_dtype(source, value)
+    if common in COARSE and not name.startswith("clamp_") and (source.is_number or not _held_by(value, common)):
+        # torch keeps such a number in float32 for the operation; what that rounds to is not followed.
+        raise opaque(f"{name!r} of {common} and a number that {common} does not hold", "convert to float32 first")
     source, by = operand(source, value)
     if name == "sub":
         name, by = "add", -by

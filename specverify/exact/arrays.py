@@ -32,6 +32,10 @@ def inside(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         array = np.ascontiguousarray(value)
         return torch.from_numpy(array if array.dtype.kind == "b" else array.astype(np.float64)).reshape(value.shape)
+    if isinstance(value, (list, tuple)):
+        if any(isinstance(v, (SymbolicNumber, SymbolicArray)) for v in value):
+            raise opaque("a list of random numbers in arithmetic of arrays", "make an array of it with numpy.stack")
+        return inside(np.asarray(value))
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -56,41 +60,61 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
     return HANDLERS["where"]("where", (inside(condition), inside(x), inside(y)), {})
 
 
-def _search(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:  # noqa: ARG001 - equality has probability 0
+def _search(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
     if sorter is not None:
         raise opaque("searchsorted with a sorter")
     edges, numbers = inside(np.asarray(a)), inside(v)
     flat = HANDLERS["reshape"]("reshape", (numbers, -1), {})
-    found = HANDLERS["searchsorted"]("searchsorted", (edges, flat), {})
+    found = HANDLERS["searchsorted"]("searchsorted", (edges, flat), {"right": side == "right"})
     return found.reshape(numbers.atoms.shape)
+
+
+def _insist_on_none(name: str, kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that would be ignored."""
+    if given := sorted(k for k, v in kwargs.items() if v is not None and v is not np._NoValue and k != "copy"):
+        raise opaque(f"numpy's {name!r} with {given}")
 
 
 def _along(name: str) -> Callable[..., Any]:
     def take(a: Any, axis: int | None = None, **kwargs: Any) -> Any:
-        if {k for k, v in kwargs.items() if v is not None and v is not np._NoValue}:
-            raise opaque(f"numpy's {name!r} with {sorted(kwargs)}")
+        _insist_on_none(name, kwargs)
         return HANDLERS[name](name, (inside(a), axis), {})
 
     return take
 
 
-def _argsort(a: Any, axis: int = -1, **_: Any) -> Any:
-    return HANDLERS["argsort"]("argsort", (inside(a), axis), {})
+def _argsort(a: Any, axis: int | None = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:  # noqa: ARG001
+    source = inside(a)
+    if axis is None:
+        source, axis = source.reshape(-1), 0
+    return HANDLERS["argsort"]("argsort", (source, axis), {})
 
 
 def _joined(name: str) -> Callable[..., Any]:
-    def join(arrays: Any, axis: int = 0, **_: Any) -> Any:
-        return HANDLERS[name](name, ([inside(a) for a in arrays], axis), {})
+    def join(arrays: Any, axis: int | None = 0, **kwargs: Any) -> Any:
+        _insist_on_none(name, kwargs)
+        parts = [inside(a) for a in arrays]
+        if axis is None:
+            parts, axis = [part.reshape(-1) for part in parts], 0
+        return HANDLERS[name](name, (parts, axis), {})
 
     return join
 
 
-def _clip(a: Any, a_min: Any = None, a_max: Any = None, **_: Any) -> Any:
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, **kwargs: Any) -> Any:
+    _insist_on_none("clip", kwargs)
     return HANDLERS["clamp"]("clamp", (inside(a),), {"min": inside(a_min), "max": inside(a_max)})
 
 
 def _shaped(name: str) -> Callable[..., Any]:
-    return lambda a, *args, **_: HANDLERS[name](name, (inside(a), *args), {})
+    def shape(a: Any, *args: Any, **kwargs: Any) -> Any:
+        args += tuple(kwargs.pop(k) for k in ("newshape", "shape", "axis") if k in kwargs)
+        if kwargs.pop("order", None) not in (None, "C"):
+            raise opaque(f"numpy's {name!r} in another order than C's")
+        _insist_on_none(name, kwargs)
+        return HANDLERS[name](name, (inside(a), *args), {})
+
+    return shape
 
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
@@ -129,6 +153,10 @@ class SymbolicArray(NDArrayOperatorsMixin):
 
     def __init__(self, tensor: SymbolicTensor) -> None:
         self.tensor = tensor
+
+    @property  # type: ignore[misc] # object's is writable
+    def __class__(self) -> Any:  # what code asks of it with isinstance is answered as for an array
+        return np.ndarray
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise opaque("conversion to a numpy array")
@@ -171,8 +199,17 @@ class SymbolicArray(NDArrayOperatorsMixin):
 
     def __getitem__(self, index: Any) -> Any:
         parts = index if isinstance(index, tuple) else (index,)
-        plain = tuple(torch.from_numpy(np.asarray(p)) if isinstance(p, (np.ndarray, list)) else p for p in parts)
-        return outside(HANDLERS["getitem"]("getitem", (self.tensor, plain if len(plain) > 1 else plain[0]), {}))
+        source, turned = self.tensor, []
+        plain = [torch.from_numpy(np.asarray(p)) if isinstance(p, (np.ndarray, list)) else p for p in parts]
+        for place, part in enumerate(plain):
+            if isinstance(part, slice) and part.step is not None and part.step < 0:  # torch has no such slices
+                if part != slice(None, None, -1) or any(p is Ellipsis or p is None for p in plain):
+                    raise opaque("an index with a negative step", "take [::-1] alone")
+                plain[place] = slice(None)
+                turned.append(place)
+        if turned:
+            source = HANDLERS["flip"]("flip", (source, turned), {})
+        return outside(HANDLERS["getitem"]("getitem", (source, tuple(plain) if len(plain) > 1 else plain[0]), {}))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         operate("__setitem__", (self.tensor, index, inside(value)), {})

@@ -63,8 +63,8 @@ class Row:
             if at >= MOST_DECISIONS:
                 raise heard(
                     OpaqueRandomness(
-                        f"more than {MOST_DECISIONS} random decisions on one path, at {source_line()}: a loop that may go on for ever; to be "
-                        "analysable, draw a bounded number of times"
+                        f"more than {MOST_DECISIONS} random decisions on one path, at {source_line()}: a loop that may go on "
+                        "for ever; to be analysable, draw a bounded number of times"
                     )
                 )
             possible = [i for i, w in enumerate(weights) if w > 0]
@@ -83,7 +83,6 @@ class Row:
             )
         return choice
 
-
     def _by_chance(self, weights: Sequence[float]) -> int:
         """Go on as code does when it runs, so that a loop that redraws comes to its end."""
         at = zlib.crc32(b"%d %d" % (len(self.decided), self.item.problem)) / 2**32 * math.fsum(weights)
@@ -94,11 +93,12 @@ class Row:
 
 @dataclass
 class _Race:
-    """A race that was run: the rates of its clocks, who won, and whether the clocks may run once more."""
+    """A race that was run: the rates of its clocks, who won (the first to ring, or the last), whether they may run again."""
 
     rates: dict[int, float]
     winner: int
     side: int
+    last: bool = False
     spent: bool = False
 
 
@@ -194,15 +194,15 @@ class Batch:
             self._refuse("random numbers race that were compared with thresholds before")
         runs = dict(zip(atoms, rates, strict=True))
         known = {id(self.raced[atom]): self.raced[atom] for atom in atoms if atom in self.raced}
-        if known and not last and len(known) == 1:
+        if len(known) == 1:
             (before,) = known.values()
-            if before.side == side and _same_race(before.rates, runs):
+            if before.side == side and before.last == last and _same_race(before.rates, runs):
                 return list(atoms).index(before.winner)
         law = self._second_law(list(known.values()), runs, last, side) if known else self._law(rates, last)
         choice = self.rows[owners.pop()].decide(law.tolist())
         for before in known.values():
             before.spent = True
-        self.raced.update(dict.fromkeys(atoms, _Race(runs, atoms[choice], side, spent=last or bool(known))))
+        self.raced.update(dict.fromkeys(atoms, _Race(runs, atoms[choice], side, last, spent=last or bool(known))))
         return choice
 
     def note_race(self, rates: dict[int, float], winner: int) -> None:

@@ -47,7 +47,7 @@ def compare(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 
 
 def search(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Count the edges below (or at most equal to: with probability 1 the same) a random number."""
+    """Count the edges below a random number, or at most equal to it (which differs for clamped and coarse numbers)."""
     named = dict(zip(("edges", "values"), args if name == "searchsorted" else args[::-1], strict=False)) | kwargs
     edges = named.get("sorted_sequence", named.get("boundaries", named.get("edges")))
     source = named.get("values", named.get("input"))
@@ -72,13 +72,14 @@ def search(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
             )
         flat = edges.reshape(-1, edges.shape[-1]).repeat_interleave(source.atoms.shape[-1], 0)
     if source.chain:
-        flat = _inverted(name, source, flat)
+        closed = bool(kwargs.get("right")) or kwargs.get("side") == "right"
+        flat = _inverted(name, source, flat, closed)
     found = source.decider.bin_of(source.atoms, flat)
     return found.int() if kwargs.get("out_int32") else found
 
 
-def _inverted(name: str, source: SymbolicTensor, flat: Tensor) -> Tensor:
-    """The edges (N, M) as thresholds of the uniforms themselves."""
+def _inverted(name: str, source: SymbolicTensor, flat: Tensor, closed: bool) -> Tensor:
+    """The edges (N, M) as thresholds of the uniforms themselves; an edge that is hit counts where ``closed``."""
     chain = tuple(
         Link(
             link.name,
@@ -87,10 +88,10 @@ def _inverted(name: str, source: SymbolicTensor, flat: Tensor) -> Tensor:
         )
         for link in source.chain
     )
-    t, flipped, settled, _ = invert(chain, flat.numpy(), upper=False, strict=True)
+    t, flipped, settled, _ = invert(chain, flat.numpy(), upper=False, strict=closed)
     if flipped.any() or settled.any() or not (np.diff(t, axis=-1) >= 0).all():
         raise opaque(f"{name} of a random number mapped so")
-    insist_on_agreement(chain, flat.numpy(), "lt", t, flipped)
+    insist_on_agreement(chain, flat.numpy(), "lt" if closed else "le", t, flipped)
     return torch.from_numpy(t)
 
 

@@ -16,7 +16,7 @@ from specverify.exact.arrays import as_tensor
 from specverify.exact.batch import Batch
 from specverify.exact.forms import exponential_chain
 from specverify.exact.interception import Draw, Interception
-from specverify.exact.links import Chain, Link
+from specverify.exact.links import COARSE, Chain, Link
 from specverify.exact.refusals import opaque
 from specverify.exact.seeds import Seed, SeedTensor
 from specverify.exact.symbolic import SymbolicTensor
@@ -68,11 +68,9 @@ def _rand_like(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]
 @cache
 def _nearest(dtype: torch.dtype) -> bool:
     """Whether torch makes its low-precision uniforms by rounding those of float32 (1 becomes 0), as new versions do."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        low = torch.rand(4096, dtype=dtype).float()
-        torch.manual_seed(1)
-        high = torch.rand(4096).to(dtype).float()
+    one, other = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    low = torch.rand(4096, dtype=dtype, generator=one).float()
+    high = torch.rand(4096, generator=other).to(dtype).float()
     return bool((low == torch.where(high == 1, 0.0, high)).all())
 
 
@@ -123,6 +121,8 @@ def _fill(kind: str, links: Callable[[dict[str, Any]], Chain], *names: str) -> C
         really = fills[kind]
         layout = kind if target.is_contiguous() else f"{kind} {target.stride()}"  # numbers are handed out by memory order
         atoms = mode.atoms(layout, target.shape, target.dtype, generator, lambda: really(generator=generator))
+        if kind == "uniform" and target.dtype in COARSE and links(named):
+            raise opaque(f"uniform_ between other ends than 0 and 1 in {target.dtype}", "draw in float32")
         if target.numel():
             plain = uniform_chain(target.dtype) if kind == "uniform" else ()
             made = SymbolicTensor.make(atoms, mode.batch, target.dtype, plain)
@@ -156,8 +156,9 @@ def _bernoulli(mode: Interception, args: tuple[Any, ...], kwargs: dict[str, Any]
     named = dict(zip(("input", "p"), args, strict=False)) | kwargs
     if named.get("out") is not None:
         raise opaque("torch.bernoulli(out=...)", "use the tensor that torch.bernoulli returns")
-    probs = named["input"] if named.get("p") is None else torch.full_like(named["input"], float(named["p"]))
-    return _coins(mode, probs, named.get("generator"))
+    given = named["input"]
+    probs = given if named.get("p") is None else torch.full(given.shape, float(named["p"]), dtype=torch.float64)
+    return _coins(mode, probs, named.get("generator")).to(given.dtype)
 
 
 def _coins(mode: Interception, probs: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -266,6 +267,12 @@ _DRAWS: dict[str, Draw] = {
 }
 
 
+def _any_random(data: Any) -> bool:
+    if isinstance(data, (list, tuple)):
+        return any(type(part) not in (int, float, bool) and _any_random(part) for part in data)
+    return as_tensor(data) is not None
+
+
 def _tensor_of(maker: Callable[..., Any]) -> Callable[..., Any]:
     """A function that makes a tensor of Python numbers or of an array, which may be random."""
 
@@ -275,7 +282,11 @@ def _tensor_of(maker: Callable[..., Any]) -> Callable[..., Any]:
             return SeedTensor.of([data], torch.Size(()), torch.int64)
         random = as_tensor(mode.read_one(data))
         if random is None:
+            if _any_random(data):
+                raise opaque("a tensor made of random and other numbers", "write the numbers into a tensor")
             return maker(*args, **kwargs)
+        if maker is torch.tensor:
+            random = random.clone()  # type: ignore[assignment]
         dtype = kwargs.get("dtype") or (args[1] if len(args) > 1 else None)
         return random if dtype is None else random.to(dtype)
 

@@ -14,7 +14,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -25,10 +25,10 @@ import torch
 from specverify.errors import OpaqueRandomness
 from specverify.exact import numpy_random, python_random
 from specverify.exact.arrays import as_tensor
-from specverify.exact.calls import BASE, ELSEWHERE, GLOBAL_BITS, IMPORTED, REAL_STATE, frozen, letting_through
+from specverify.exact.calls import BASE, CALLS, ELSEWHERE, GLOBAL_BITS, IMPORTED, REAL_STATE, frozen, letting_through
 from specverify.exact.numpy_random import GLOBALS, FollowedGenerator, FollowedState, Follows, followed_default_rng
 from specverify.exact.python_random import followed_below, followed_bits, followed_random, through
-from specverify.exact.streams import State
+from specverify.exact.streams import State, torch_state
 
 OWN_FILES = (__file__, numpy_random.__file__, python_random.__file__)
 """Where calls of the libraries' own functions are ours."""
@@ -104,6 +104,17 @@ def elsewhere_in_the_streams() -> Iterator[None]:
         torch.set_rng_state(torch_state)
 
 
+def _after_a_look(real: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that seeds torch's stream, which would hide that numbers were drawn from it unseen."""
+
+    def seeding(*args: Any, **kwargs: Any) -> Any:
+        if CALLS:
+            CALLS[-1].streams.insist_on_known(torch_state(None))
+        return real(*args, **kwargs)
+
+    return seeding
+
+
 @contextmanager
 def _patched() -> Iterator[None]:
     """Put the functions that follow in the place of those that draw."""
@@ -133,6 +144,9 @@ def _patched() -> Iterator[None]:
     real = torch.from_numpy
     put(torch, "from_numpy", lambda array: real(array) if (made := as_tensor(array)) is None else made)
     put(np.random, "RandomState", FollowedState)
+    for module in (torch, torch.random):
+        for name in ("seed", "manual_seed", "set_rng_state"):
+            put(module, name, _after_a_look(getattr(module, name)))
     for space, name, followed in _in_modules():
         put(space, name, followed)
     try:

@@ -122,10 +122,7 @@ def walk_rows(
             if batch.refused is not None:
                 raise batch.refused from error
             if any(mark in str(error) for mark in _STAND_IN):
-                raise OpaqueRandomness(
-                    f"a random number met an operation that cannot be followed exactly ({type(error).__name__}: {error}); to "
-                    "be analysable, compare it with a threshold, or draw with torch.multinomial"
-                ) from error
+                raise OpaqueRandomness(_met(f"{type(error).__name__}: {error}")) from error
             weight = min(row.weight for row in batch.rows)
             raise SubjectError(f"raised {type(error).__name__}: {error} (on a path of probability {weight:.3g})") from error
         if batch.refused is not None:
@@ -182,6 +179,13 @@ def _watching() -> Iterator[None]:
     matters.
     """
     seen: list[str] = []
+    swallowed: list[str] = []
+
+    def raised(frame: Any, event: str, arg: Any) -> Any:
+        frame.f_trace_lines = False
+        if event == "exception" and any(mark in str(arg[1]) for mark in _STAND_IN):
+            swallowed.append(f"{arg[0].__name__}: {arg[1]}")
+        return raised
 
     def look(frame: Any, event: str, called: Any) -> None:
         if event != "c_call" or called.__name__ in ("getstate", "get_state", "seed", "setstate", "set_state"):
@@ -191,17 +195,30 @@ def _watching() -> Iterator[None]:
         if isinstance(getattr(called, "__self__", None), _FOREIGN) or called.__name__ == "urandom":
             seen.append(called.__name__)
 
-    before = sys.getprofile()
+    before, tracing = sys.getprofile(), sys.gettrace()
     sys.setprofile(look)
+    if tracing is None:
+        sys.settrace(raised)
     try:
         yield
     finally:
+        if tracing is None:
+            sys.settrace(None)
         sys.setprofile(before if before is None or callable(before) else None)
         enable = getattr(before, "enable", None)  # of cProfile, which cannot be put back otherwise
         if enable is not None:
             enable()
     if seen:
         raise OpaqueRandomness(ELSEWHERE + f" (it called {seen[0]!r})")
+    if swallowed:
+        raise OpaqueRandomness(_met(swallowed[0]))
+
+
+def _met(what: str) -> str:
+    return (
+        f"a random number met an operation that cannot be followed exactly ({what}); to be analysable, compare it with a "
+        "threshold, or draw with torch.multinomial"
+    )
 
 
 def _mixed(leaves: list[Leaf]) -> list[Leaf]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from specverify.exact.links import Chain, Link, full
 from specverify.exact.refusals import opaque
 from specverify.exact.shaping import widened
-from specverify.exact.tensor import Decider, SymbolicTensor
+from specverify.exact.tensor import HANDLERS, Decider, SymbolicTensor
 
 _NOISE = torch.Generator()
 _NOISE.seed()
@@ -94,14 +94,17 @@ class Fills:
                 record = _Record(nothing, nothing.clone(), tensor.dtype, storage)
                 self.records[storage._cdata] = record
             places = _region(torch.arange(record.atoms.numel()), tensor)[index]
+            value = HANDLERS["to"]("to", (value, tensor.dtype), {}) if value.dtype != tensor.dtype else value
             value = widened(value, places.shape) if value.atoms.shape != places.shape else value
             flat = places.reshape(-1)
             record.atoms[flat] = value.atoms.reshape(-1)
             record.write[flat] = len(record.chains)
             record.chains.append(tuple(_spread(link, flat, record.atoms.numel()) for link in value.chain))
             # Code that reads the memory itself, past torch's functions, finds other numbers in every call: what it then decides
-            # differs when paths are walked again, and is refused.
-            tensor[index] = torch.rand(places.shape, generator=_NOISE).to(tensor.dtype)
+            # differs when paths are walked again, and is refused. Often they are such as code that asks for rare ones heeds.
+            noise = torch.rand(places.shape, generator=_NOISE)
+            extreme = int(torch.randint(4, (1,), generator=_NOISE))
+            tensor[index] = (noise, noise * 0, 1 - noise * 2**-24, noise * 1e-6)[extreme].to(tensor.dtype)
 
     def clear(self, tensor: Tensor, index: Any = ()) -> None:
         """Note that ordinary numbers were written into ``tensor[index]``."""

@@ -15,6 +15,7 @@ from specverify.errors import RowsCoupled, SpecverifyError
 from specverify.exact.batch import Batch
 from specverify.exact.fills import Fills
 from specverify.exact.forms import exponential_chain
+from specverify.exact.links import COARSE
 from specverify.exact.racing import argmax
 from specverify.exact.refusals import opaque
 from specverify.exact.seeds import SMALLEST_RANGE, Seed
@@ -36,7 +37,8 @@ _VIEWS = frozenset(
     {
         "__getitem__", "view", "reshape", "squeeze", "unsqueeze", "expand", "expand_as", "view_as", "transpose", "permute", "t",
         "flatten", "narrow", "select", "split", "chunk", "unbind", "swapaxes", "movedim", "unflatten", "diagonal", "detach",
-        "contiguous", "__get__", "cpu", "to", "ravel", "requires_grad_", "squeeze_", "unsqueeze_", "__iter__", "alias",
+        "contiguous", "__get__", "cpu", "to", "ravel", "requires_grad_", "squeeze_", "unsqueeze_", "__iter__", "alias", "t_",
+        "transpose_", "swapaxes_", "swapdims_",
     }
 )  # fmt: skip
 
@@ -91,6 +93,8 @@ class Interception(TorchFunctionMode):
         if draw is None and not types and not self.fills.records and "generator" not in kwargs:
             return func(*args, **kwargs)  # most operations: nothing random takes part
         try:
+            if draw is not None and torch._C._functorch.peek_interpreter_stack() is not None:
+                raise opaque("drawing inside torch.func (vmap, grad)", "draw before it and hand the numbers in")
             if draw is not None and not isinstance(draw, str):
                 return draw(self, args, kwargs)
             if kwargs.get("generator") is not None or (draw is not None and _really_draws(draw, args, kwargs)):
@@ -143,6 +147,8 @@ class Interception(TorchFunctionMode):
 
     def _overwrite(self, target: Tensor, result: Any) -> None:
         if isinstance(result, SymbolicTensor):
+            if target.dtype in COARSE and result.dtype != target.dtype:
+                raise opaque(f"a result in {target.dtype}", "compute in one precision and convert with .to(dtype)")
             self.fills.write(target, result)
         else:
             with torch._C.DisableTorchFunction():

@@ -21,18 +21,24 @@ class SymbolicNumber:
     """A random number that is not known yet, in place of a Python float."""
 
     def __init__(self, tensor: SymbolicTensor) -> None:
+        tensor.is_number = True
         self.tensor = tensor
         """The same number as a tensor without dimensions."""
+
+    @property  # type: ignore[misc] # object's is writable
+    def __class__(self) -> Any:  # what code asks of it with isinstance is answered as for a float
+        return float
 
     def mapped(self, name: str, *other: Any) -> Any:
         """The number after a map; a tensor when the other operand is one."""
         if any(isinstance(o, np.ndarray) for o in other):
             return NotImplemented
+        given = other
         other = tuple(o.tensor if isinstance(o, SymbolicNumber) else o for o in other)
         if name != "mul" and any(isinstance(o, SymbolicTensor) for o in other):
             raise self._refuse(f"{name!r} of two random numbers")
         result = map_(name, (self.tensor, *other), {})
-        return result if any(isinstance(o, Tensor) and o.dim() for o in other) else SymbolicNumber(result)
+        return result if any(isinstance(o, Tensor) for o in given) else SymbolicNumber(result)
 
     def _compare(self, name: str, other: Any) -> Any:
         if isinstance(other, np.ndarray):
@@ -111,6 +117,7 @@ class SymbolicNumber:
     def _cannot(self, *_: Any) -> Any:
         raise self._refuse("arithmetic or a conversion")
 
+    __str__ = __repr__ = __format__ = _cannot
     __index__ = __round__ = __ceil__ = __abs__ = _cannot
     __rpow__ = __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = _cannot
 

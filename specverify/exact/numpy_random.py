@@ -155,6 +155,8 @@ class Follows:
         really = self._really("choice", a, size, replace, p, *args, **kwargs)
         if not CALLS:
             return really()
+        if (args and args[0]) or kwargs.get("axis"):
+            raise opaque("numpy's choice along another axis than 0", "choose an index")
         items = np.arange(a) if isinstance(a, (int, np.integer)) else np.asarray(a)
         weights = np.full(len(items), 1.0 / len(items)) if p is None else np.asarray(p, np.float64)
         if not replace and size is not None and _shape(size).numel() > 1:
@@ -176,6 +178,8 @@ class Follows:
         really = self._really("permutation", x, **kwargs)
         if not CALLS:
             return really()
+        if kwargs.get("axis"):
+            raise opaque("numpy's permutation along another axis than 0", "permute an index")
         items = np.arange(x) if isinstance(x, (int, np.integer)) else np.array(x)
         call = CALLS[-1]
         state, found = _draw(self, ("permutation", len(items)), really)

@@ -47,10 +47,11 @@ def _rates(form: Form, at: Mask, largest: bool) -> tuple[Array, bool]:
             rates = np.abs(a) ** (-1 / power)  # |a| E^s = (E |a|^(1/s))^s
             return rates, bool(((power > 0) == largest) ^ negative)
         if form.kind == "power":  # u^k = exp(-k E)
-            _alike(a)
+            scale = _alike(a)
+            _alike(b)
             if not ((s > 0).all() or (s < 0).all()):
                 raise opaque("a race of powers of both signs", HINT)
-            return 1 / np.abs(s), bool((s < 0).all()) == largest
+            return 1 / np.abs(s), (bool((s < 0).all()) == largest) ^ (scale < 0)
         _alike(a)
         if np.ptp(b) if len(b) else 0.0:
             raise opaque("a race of uniforms shifted differently", HINT)
@@ -65,10 +66,22 @@ def _between(form: Form) -> tuple[float, float]:
         base = float(form.b[~form.fixed][0])
         return (base, np.inf) if (form.a[~form.fixed] >= 0).all() else (-np.inf, base)
     if form.kind == "power":
-        top = float(form.a[~form.fixed][0])
-        return (0.0, top) if (form.s[~form.fixed] > 0).all() else (top, np.inf)
+        base, scale = float(form.b[~form.fixed][0]), float(form.a[~form.fixed][0])
+        ends = (0.0, 1.0) if (form.s[~form.fixed] > 0).all() else (1.0, np.inf)
+        low, high = sorted(base + scale * end for end in ends)
+        return low, high
     ends = form.b[~form.fixed][0] + np.array([0.0, form.a[~form.fixed][0]])
     return float(ends.min()), float(ends.max())
+
+
+def _settled(form: Form) -> Form:
+    """The form with what does not depend on its random number any more, times 0 or to the power of 0, as fixed numbers."""
+    powers = form.kind in ("clock", "power")
+    if form.kind != "clock" and np.isinf(form.a[~form.fixed]).any():
+        raise opaque("a race of random numbers times infinity", HINT)
+    flat = ~form.fixed & (form.s == 0) if powers else np.zeros(form.fixed.shape, bool)
+    zero = ~form.fixed & (form.a == 0) if form.kind != "clock" else np.zeros(form.fixed.shape, bool)
+    return replace(form, b=np.where(flat & ~zero, form.b + form.a, form.b), fixed=form.fixed | flat | zero)
 
 
 def winner(lane: Form, atoms: list[int], source: SymbolicTensor, largest: bool) -> int:
@@ -105,7 +118,7 @@ def winner(lane: Form, atoms: list[int], source: SymbolicTensor, largest: bool) 
 
 def _lanes(source: SymbolicTensor, dim: int | None) -> tuple[list[Form], list[list[int]], torch.Size]:
     """Split along ``dim`` (None: all elements are one lane): forms, atoms, and the shape without that dimension."""
-    form = form_of(source)
+    form = _settled(form_of(source))
     atoms = source.atoms
     n = atoms.numel() if dim is None else atoms.shape[dim]
 
@@ -161,17 +174,27 @@ def _first(atoms: list[int], rates: list[float], source: SymbolicTensor, side: i
     return running[source.decider.race([atoms[i] for i in running], [rates[i] for i in running], last=False, side=side)]
 
 
+def _named(name: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name, numpy's names for dimensions too. Errors: OpaqueRandomness for one that is not known."""
+    given = {{"axis": "dim", "keepdims": "keepdim"}.get(k, k): v for k, v in kwargs.items()}
+    if unknown := sorted(given.keys() - {*names, "stable"}):
+        raise opaque(f"torch operation {name!r} with {unknown}")
+    return dict(zip(names, args, strict=False)) | given
+
+
 def argmax(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """``argmax`` and ``argmin``."""
-    named = dict(zip(("input", "dim", "keepdim"), args, strict=False)) | kwargs
+    named = _named(name, ("input", "dim", "keepdim"), args, kwargs)
     source, dim = named["input"], named.get("dim")
     found = _winners(source, dim, largest=name == "argmax")
-    return found.unsqueeze(dim) if named.get("keepdim") and dim is not None else found
+    if not named.get("keepdim"):
+        return found
+    return found.reshape([1] * source.atoms.dim()) if dim is None else found.unsqueeze(dim)
 
 
 def extreme(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``max(dim)`` and ``min(dim)``: (values, indices)."""
-    named = dict(zip(("input", "dim", "keepdim"), args, strict=False)) | kwargs
+    named = _named(name, ("input", "dim", "keepdim"), args, kwargs)
     source, dim = named["input"], named.get("dim")
     if dim is None or isinstance(dim, Tensor):
         raise opaque(f"torch operation {name!r} over all elements", "take argmax")
@@ -215,10 +238,10 @@ def _ordered(source: SymbolicTensor, dim: int, k: int, largest: bool) -> Tensor:
 def top(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``topk``, ``sort`` and ``argsort``."""
     if name == "topk":
-        named = dict(zip(("input", "k", "dim", "largest", "sorted"), args, strict=False)) | kwargs
+        named = _named(name, ("input", "k", "dim", "largest", "sorted"), args, kwargs)
         dim, largest = named.get("dim", -1), named.get("largest", True)
     else:
-        named = dict(zip(("input", "dim", "descending"), args, strict=False)) | kwargs
+        named = _named(name, ("input", "dim", "descending"), args, kwargs)
         dim, largest = named.get("dim", -1), named.get("descending", False)
     source = named["input"]
     dim %= max(source.atoms.dim(), 1)

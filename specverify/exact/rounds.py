@@ -222,11 +222,21 @@ def verifier_rounds(verifier: Verifier, pair: Pair, length: int, *, max_paths: i
 
 
 def decoder_emission(
-    decoder: DecoderLike, pair: Pair, length: int, *, name: str, max_batch: int | None, max_paths: int = DEFAULT_MAX_PATHS
+    decoder: DecoderLike,
+    pair: Pair,
+    length: int,
+    *,
+    name: str,
+    max_batch: int | None,
+    max_paths: int = DEFAULT_MAX_PATHS,
+    eos_id: int | None = None,
 ) -> Emission:
-    """Exact law of ``generate`` on a decoder built over the pair's table models: the first ``length`` tokens."""
+    """Exact law of ``generate`` on a decoder built over the pair's table models: the first ``length`` tokens.
+
+    eos_id: the token it was told to stop at, if any; by default its own ``eos_id``.
+    """
     prompt = torch.tensor([pair.prompt], dtype=torch.int64)
-    eos = getattr(decoder, "eos_id", None)
+    eos = getattr(decoder, "eos_id", None) if eos_id is None else eos_id
 
     def run(numbers: list[int], _batch: Batch) -> list[tuple[Tokens, int | None]]:
         prompts = prompt.repeat(len(numbers), 1)

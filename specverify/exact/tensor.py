@@ -24,6 +24,9 @@ from specverify.exact.refusals import opaque
 class Decider(Protocol):
     """What a symbolic tensor asks of the walk it belongs to."""
 
+    closed: bool
+    """Whether the call in which its numbers were drawn is over."""
+
     def below(self, atoms: Tensor, thresholds: Tensor) -> Tensor:
         """Decide ``u < threshold`` for every element, splitting the path where both are possible; bool, same shape."""
         ...
@@ -58,6 +61,8 @@ class SymbolicTensor(Tensor):
     atoms: Tensor
     chain: Chain
     decider: Decider
+    is_number: bool
+    """Whether it stands for a Python float, which takes the precision of what it meets."""
     aliases: list[weakref.ref[SymbolicTensor]]
     """Every tensor that torch would let share memory with this one, itself included."""
 
@@ -65,7 +70,7 @@ class SymbolicTensor(Tensor):
     def make(atoms: Tensor, decider: Decider, dtype: torch.dtype, chain: Chain = ()) -> SymbolicTensor:
         """Wrap ``atoms`` (any shape, int64) as random numbers of ``dtype``."""
         out: SymbolicTensor = Tensor._make_wrapper_subclass(SymbolicTensor, atoms.shape, dtype=dtype)
-        out.atoms, out.decider, out.chain = atoms, decider, chain
+        out.atoms, out.decider, out.chain, out.is_number = atoms, decider, chain, False
         out.aliases = [weakref.ref(out)]
         return out
 
@@ -102,6 +107,8 @@ class SymbolicTensor(Tensor):
         raise opaque(f"torch operation {func}")
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        if not self.decider.closed:
+            raise opaque("turning into text")
         return f"SymbolicTensor(shape={tuple(self.atoms.shape)}, maps={[link.name for link in self.chain]})"
 
 
