@@ -76,14 +76,11 @@ def _raced_again(r: Array, q: Array) -> Array:
     rho = np.zeros_like(r)
     racing = np.flatnonzero(r > 0)
     racing = racing[np.argsort(q[racing] / r[racing], kind="stable")]
-    starts = q[racing] / r[racing]
-    for k in range(1, len(racing) + 1):
-        rates = r[racing[:k]]
-
-        def survived(c: float, rates: Array = rates, k: int = k) -> float:
-            # R_k c - A_k as a sum of terms that are not negative: nothing cancels.
-            return 1.0 / (1.0 + float((rates * (c - starts[:k])).sum()))
-
-        ends = survived(float(starts[k])) if k < len(racing) else 0.0
-        rho[racing[:k]] += rates / rates.sum() * (survived(float(starts[k - 1])) - ends)
+    rates, starts = r[racing], q[racing] / r[racing]
+    steps = np.diff(starts)
+    # R_k c_k - A_k grows by R_k (c_(k+1) - c_k) and the difference of two survivals, over R_k, is that step times both:
+    # all terms are positive, nothing cancels.
+    survived = 1.0 / (1.0 + np.concatenate([[0.0], np.cumsum(np.cumsum(rates)[:-1] * steps)]))
+    terms = np.append(steps * survived[:-1] * survived[1:], survived[-1] / rates.sum())
+    rho[racing] = rates * np.cumsum(terms[::-1])[::-1]
     return rho

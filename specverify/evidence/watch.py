@@ -1,0 +1,180 @@
+"""Which evidence do tokens give as they come? Every bet at once: on table models by counting, on others token by token.
+
+Tokens come as completed sequences of a fixed length, never as the accepted ones; every law that is bet on is chosen from tokens
+before it and the two models alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specverify.evidence.bets import FAULT_LEVELS, TILTS, alternatives, payoffs
+from specverify.evidence.dependence import (
+    MOST_LAG,
+    Drawn,
+    dependence_alternatives,
+    log_payoffs,
+    pair_payoffs,
+)
+from specverify.evidence.eprocess import EProcess, weighted
+from specverify.evidence.pointwise import At, Rows
+from specverify.evidence.ranks import Ranks, lower, lower_at, rank_alternatives
+from specverify.laws import Array, Ints
+
+FAMILIES = {"fault": 0.6, "direction": 0.2, "ranks": 0.1, "dependence": 0.1}
+"""Share of the wealth that each family starts with."""
+FLOOR = -1e9
+"""Logarithm that stands for no wealth left."""
+MOST_STATES = 512
+"""Most (law, token) states of table models for which pairs are counted in a table."""
+
+
+class _Watch:
+    """What both ways of watching share: the wealth, the ranks, and the impossible tokens seen."""
+
+    def __init__(self, with_q: bool, seed: int) -> None:
+        independent = alternatives(with_q)
+        self.process = EProcess(weighted(FAMILIES, [*independent, *rank_alternatives(with_q), *dependence_alternatives()]))
+        self.ranks = Ranks(3 if with_q else 2)
+        self.impossible = 0
+        self._rng = np.random.default_rng(seed)
+
+    @property
+    def log_e(self) -> float:
+        """Ln E now; infinite once a token came that the target never gives."""
+        return float("inf") if self.impossible else self.process.log_e
+
+
+def _levels(faults: Array, tilts: Array) -> Array:
+    """ln(1 + l payoff) of payoffs (F, ...) and (D, ...) at every level, in the order of the alternatives."""
+    with np.errstate(divide="ignore"):
+        logs = [np.log1p(level * one) for one in faults for level in FAULT_LEVELS]
+        logs += [np.log1p(level * one) for one in tilts for level in TILTS]
+    bounded: Array = np.maximum(np.stack(logs), FLOOR)
+    return bounded
+
+
+class TableWatch(_Watch):
+    """Tokens whose laws stand in a table: p (C, V), and q (C, V) where the draft is known. Bets are settled by counts."""
+
+    def __init__(self, p: Array, q: Array | None = None, *, seed: int = 0) -> None:
+        super().__init__(q is not None, seed)
+        self.p, self.q = p, q
+        self.contexts, self.vocab_size = p.shape
+        rows = Rows(p, p if q is None else q)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            faults, tilts = payoffs(rows, At.everywhere(rows), q is not None)
+        possible = p > 0
+        logs = _levels(np.where(possible, faults, 0.0), np.where(possible, tilts, 0.0))
+        self._logs = logs.reshape(len(logs), -1)
+        self._lower = lower(p, q)
+        self.counts = np.zeros(p.shape, np.int64)
+        """How often every token came after every context."""
+        self._pairs = self._pair_table() if p.size <= MOST_STATES else None
+        self._before: tuple[Ints, Ints] | None = None
+
+    def _pair_table(self) -> Array:
+        """ln(1 + l payoff) (20, S * S) for all pairs of states (context, token)."""
+        token = np.tile(np.arange(self.vocab_size), self.contexts)
+        context = np.repeat(np.arange(self.contexts), self.vocab_size)
+        return self._pair_logs((context[:, None], token[:, None]), (context[None], token[None])).reshape(20, -1)
+
+    def _pair_logs(self, first: tuple[Ints, Ints], second: tuple[Ints, Ints]) -> Array:
+        (c, x), (d, y) = first, second
+        low = self._lower[0]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            paid = pair_payoffs(Drawn(low[c, x], self.p[c, x]), Drawn(low[d, y], self.p[d, y]), (x == y) * 1.0, self.p[d, x])
+        return log_payoffs(np.nan_to_num(paid, posinf=0.0))
+
+    def add(self, contexts: Ints, tokens: Ints) -> float:
+        """Rows of one call: contexts and tokens (R, L), -1 where a sequence had ended. Returns ln E now."""
+        live = tokens >= 0
+        possible = live & (self.p[contexts, np.maximum(tokens, 0)] > 0)
+        self.impossible += int((live & ~possible).sum())
+        states = np.where(possible, contexts * self.vocab_size + tokens, -1)
+        flat = states[states >= 0]
+        counts = np.bincount(flat, minlength=self.p.size)
+        self.counts += counts.reshape(self.p.shape)
+        mass = self.p.reshape(-1)[flat]
+        low = self._lower.reshape(len(self._lower), -1)[:, flat]
+        parts = [self._logs @ counts, self.ranks.add(low, mass, self._rng)]
+        parts += [self._pair(first, second) for first, second in self._places(states)]
+        self._before = (states, tokens)
+        self.process.add(np.concatenate(parts), len(flat))
+        return self.log_e
+
+    def _places(self, states: Ints) -> list[tuple[Ints, Ints]]:
+        pairs = [(states[:, :-lag], states[:, lag:]) for lag in range(1, MOST_LAG + 1)]
+        pairs.append((states[:-1], states[1:]))
+        before = None if self._before is None else self._before[0]
+        if before is None:
+            return [*pairs, (states[:0], states[:0])]
+        rows, length = min(len(before), len(states)), min(before.shape[1], states.shape[1])
+        return [*pairs, (before[:rows, :length], states[:rows, :length])]
+
+    def _pair(self, first: Ints, second: Ints) -> Array:
+        both = (first >= 0) & (second >= 0)
+        one, two = first[both], second[both]
+        if self._pairs is not None:
+            counted = np.bincount(one * self.p.size + two, minlength=self.p.size**2)
+            found: Array = self._pairs @ counted
+            return found
+        split = [(s // self.vocab_size, s % self.vocab_size) for s in (one, two)]
+        summed: Array = self._pair_logs(split[0], split[1]).sum(-1)
+        return summed
+
+
+class StreamWatch(_Watch):
+    """Tokens with their laws beside them, over a vocabulary of any size."""
+
+    def __init__(self, with_q: bool, *, seed: int = 0) -> None:
+        super().__init__(with_q, seed)
+        self.with_q = with_q
+        self._before: tuple[Drawn, Ints] | None = None
+
+    def add(self, p: Array, q: Array | None, tokens: Ints) -> float:
+        """Rows of one call: laws p and q (R, L, V) that governed tokens (R, L), -1 where a sequence had ended."""
+        live = tokens >= 0
+        x = np.maximum(tokens, 0)
+        mass = np.take_along_axis(p, x[..., None], -1)[..., 0]
+        self.impossible += int((live & (mass <= 0)).sum())
+        live = live & (mass > 0)
+        flat_p, flat_x = p[live], x[live]
+        flat_q = flat_p if q is None else q[live]
+        rows = Rows(flat_p, flat_q)
+        faults, tilts = payoffs(rows, At(rows, flat_x[:, None]), self.with_q)
+        low_at = lower_at(flat_p, flat_q if self.with_q else None, flat_x)
+        parts = [_levels(faults[..., 0], tilts[..., 0]).sum(-1), self.ranks.add(low_at, mass[live], self._rng)]
+        low = np.zeros(tokens.shape)
+        low[live] = low_at[0]
+        drawn, shown = Drawn(low, mass), np.where(live, x, -1)
+        everything, lags = slice(None), range(1, MOST_LAG + 1)
+        parts += [
+            _pair_sum(drawn, shown, drawn, shown, p, (everything, slice(None, -lag)), (everything, slice(lag, None)))
+            for lag in lags
+        ]
+        parts.append(_pair_sum(drawn, shown, drawn, shown, p, (slice(None, -1),), (slice(1, None),)))
+        if self._before is None:
+            parts.append(np.zeros(20))
+        else:
+            before, known = self._before
+            part = (slice(0, min(len(known), len(shown))), slice(0, min(known.shape[1], shown.shape[1])))
+            parts.append(_pair_sum(before, known, drawn, shown, p, part, part))
+        self._before = (drawn, shown)
+        self.process.add(np.concatenate(parts), int(live.sum()))
+        return self.log_e
+
+
+def _pair_sum(one: Drawn, x: Ints, two: Drawn, y: Ints, p: Array, first: tuple[slice, ...], second: tuple[slice, ...]) -> Array:
+    """Sum of ln(1 + l payoff) (20,) over the pairs of the tokens at ``first`` and those at ``second``."""
+    a, b = x[first], y[second]
+    both = (a >= 0) & (b >= 0)
+    repeated = np.take_along_axis(p[second], np.maximum(a, 0)[..., None], -1)[..., 0][both]
+    paid = pair_payoffs(
+        Drawn(one.low[first][both], one.mass[first][both]),
+        Drawn(two.low[second][both], two.mass[second][both]),
+        (a == b)[both] * 1.0,
+        repeated,
+    )
+    summed: Array = log_payoffs(paid).sum(-1)
+    return summed
