@@ -34,7 +34,7 @@ class OpaqueRandomness(SpecverifyError):  # noqa: N818 - the name the documentat
 
 
 class PathBudgetExceeded(SpecverifyError):  # noqa: N818 - named after the limit
-    """A search over given numbers met more regions than it was allowed to."""
+    """A search met more regions than it was allowed to, or its time was up before it could be trusted."""
 
 
 class RowsCoupled(SpecverifyError):  # noqa: N818 - named after what was found

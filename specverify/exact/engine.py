@@ -19,7 +19,7 @@ from typing import Any
 import numpy.random
 from torch import Tensor
 
-from specverify.errors import OpaqueRandomness, RowsCoupled, SpecverifyError, SubjectError
+from specverify.errors import OpaqueRandomness, PathBudgetExceeded, RowsCoupled, SpecverifyError, SubjectError
 from specverify.exact.arrays import SymbolicArray
 from specverify.exact.batch import Batch, Item
 from specverify.exact.calls import ELSEWHERE, drawing_for
@@ -250,6 +250,10 @@ def _walk_again(call: Callable[[Batch], list[Hashable]], leaves: list[Leaf], row
         mixed = [mixed[i % len(mixed)] for i in range(max(len(mixed), 64))]
         batches = [mixed[i : i + rows] for i in range(0, len(mixed), rows)]
     for number, batch in enumerate(alone + batches):
+        if time_is_up():
+            raise PathBudgetExceeded(
+                f"the time was up before a sample of {len(leaves)} paths could be walked again; give it more with --timeout"
+            )
         with elsewhere_in_the_streams(), _watching() if number < WATCHED else nullcontext():
             _compare(call, batch)
 

@@ -35,7 +35,7 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
         (["certify", "no_such_module"], 3, "cannot import no_such_module"),
         (["certify", "subjects_for_tests:absent"], 3, "has no attribute 'absent'"),
         (["certify", "subjects_for_tests:HERE.x"], 3, "has no attribute"),
-        (["certify", "json:dumps"], 3, "a subject is made with"),
+        (["certify", "json:dumps"], 3, "is a plain function; put @specverify.verifier above it"),
         (["recheck", "missing.json"], 64, "no certificate at"),
     ],
 )
