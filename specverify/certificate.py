@@ -95,7 +95,7 @@ class Certificate:
                 if j.verdict == "refuted"
             ]
             about_law = any(
-                m.kind in ("law", "cells", "probes")
+                m.kind in ("law", "cells", "probes", "wealth")
                 for e in bad
                 for m, j in zip(e.measurements, e.judgements(), strict=True)
                 if j.verdict == "refuted"

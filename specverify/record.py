@@ -14,7 +14,7 @@ from specverify.evidence.measurements import (
     worst,
 )
 
-STATISTICAL_KINDS = ("cells", "rate")
+STATISTICAL_KINDS = ("cells", "rate", "wealth")
 """Measurements that have false alarms."""
 
 

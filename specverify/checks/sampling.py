@@ -26,6 +26,8 @@ class Sample:
     """Sequences of equal length, and how often the interesting events happened while they were made."""
 
     sequences: list[Tokens] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    """How many sequences, in their order, came out of each call."""
     accepted: int = 0
     rejected: int = 0
     bonus: int = 0
@@ -135,6 +137,7 @@ def _sample_rounds(
                 ends[unfinished] += counts
                 unfinished, first = np.flatnonzero(ends < start + length), False
             out.sequences.extend(map(tuple, ids[:, start : start + length].tolist()))
+            out.calls.append(len(ids))
     return out
 
 
@@ -161,6 +164,7 @@ def sample_step(step: Step, pair: Pair, n: int, length: int, seed: int) -> Sampl
                 out.count(counts, step.k, shortest == start)
                 ends[now] += counts
             out.sequences.extend(map(tuple, ids[:, start : start + length].tolist()))
+            out.calls.append(len(ids))
     return out
 
 
@@ -201,6 +205,9 @@ def sample_decoder(
                     sample.reported.append((tuple(tokens), counts))
                     sample.accepted += sum(counts)
                     sample.later_rounds += max(0, len(counts) - 1)
+            for number, sample in enumerate(samples):
+                if kind.count(number):
+                    sample.calls.append(kind.count(number))
             made += batch
             call += 1
     return samples

@@ -13,9 +13,11 @@ from specverify.checks.sampling import Sample, sample_decoder, sample_step, samp
 from specverify.evidence.cells import NextLaws, grow, sort_into
 from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, CoverageMeasurement, rounded
 from specverify.evidence.multinomial import CellGroup
+from specverify.evidence.watch import TableWatch
+from specverify.evidence.wealth import WealthMeasurement, calls_of, measured
 from specverify.laws import Array, Ints, Pair, TableModel, Tokens
 from specverify.pairs import named_pair, pair_for
-from specverify.randomness import stream
+from specverify.randomness import derive, stream
 from specverify.subjects import Decoder, DecoderLike, Step, checked_log_probs
 from specverify.tables import torch_models
 from specverify.trees import TreeVerifier
@@ -78,7 +80,27 @@ def run(planned: Planned, context: Context) -> Found:
     target = rounded(pair.target, part.facts.dtype)
     sample = _sample_part(part, pair, params["draws"], params["length"], context.seed, small="small" in params)
     measurements = judge_sample(sample, table_laws(target, pair.prompt), params["length"])
-    return Found((*measurements, coverage(sample)))
+    return Found((*measurements, wealth(sample, pair, target, context.seed), coverage(sample)))
+
+
+def wealth(sample: Sample, pair: Pair, target: TableModel, seed: int) -> WealthMeasurement:
+    """All bets on the tokens of a sample, one call after the other, against the target as the subject was given it."""
+    start = len(pair.prompt)
+    combined = target.size * pair.draft.size
+    if target.size == pair.draft.size:  # one context chooses both laws
+        combined = target.size
+    each = np.arange(combined)
+    p, q = target.laws[each % target.size], pair.draft.laws[each // target.size if combined > target.size else each]
+    watch = TableWatch(p, q, seed=derive(seed, "ranks"))
+    for tokens in calls_of(sample.sequences, sample.calls):
+        prompt = np.tile(np.asarray(pair.prompt, np.int64), (len(tokens), 1))
+        ids = np.concatenate([prompt, tokens], axis=1)
+        at = slice(start, -1)
+        contexts = target.contexts_along(ids)[:, at]
+        if combined > target.size:
+            contexts = contexts + target.size * pair.draft.contexts_along(ids)[:, at]
+        watch.add(contexts, tokens)
+    return measured("all bets together", watch)
 
 
 def _sample_part(part: Part, pair: Pair, draws: int, length: int, seed: int, *, small: bool) -> Sample:

@@ -16,6 +16,7 @@ from specverify.evidence.law import ROUNDING_AT_MOST, LawMeasurement, law_tolera
 from specverify.evidence.multinomial import CellGroup, detectable_tv, fit_test
 from specverify.evidence.probes import ProbeMeasurement, power_of_two
 from specverify.evidence.rates import rate_above
+from specverify.evidence.wealth import WealthMeasurement
 from specverify.laws import Pair
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "RateMeasurement",
     "Verdict",
     "ViolationMeasurement",
+    "WealthMeasurement",
     "from_json",
     "law_tolerance",
     "power_of_two",
@@ -232,6 +234,7 @@ AnyMeasurement = (
     | ViolationMeasurement
     | CoverageMeasurement
     | ProbeMeasurement
+    | WealthMeasurement
     | OutcomeMeasurement
 )
 
@@ -263,6 +266,8 @@ def from_json(data: Mapping[str, Any]) -> AnyMeasurement:
                 return ProbeMeasurement(
                     rest["label"], Pair.from_json(rest["pair"]), rest["probes"], rest["runs"], tuple(rest["findings"])
                 )
+            case "wealth":
+                return WealthMeasurement.from_json(rest)
             case "outcome":
                 return OutcomeMeasurement(**rest)
     except (KeyError, TypeError, ValueError) as error:

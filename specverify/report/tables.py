@@ -15,6 +15,7 @@ from specverify.evidence.measurements import (
     ProbeMeasurement,
     RateMeasurement,
     ViolationMeasurement,
+    WealthMeasurement,
 )
 from specverify.record import STATISTICAL_KINDS, Evidence
 from specverify.report.wording import clipped, number, plural, probability_bound
@@ -61,6 +62,13 @@ def _cells(m: CellMeasurement, n: Mapping[str, float], share: float) -> tuple[st
     return (m.label, *counts, probability_bound(n["p"]), number(share), number(n["forbidden"]), classical)
 
 
+def _wealth(m: WealthMeasurement, n: Mapping[str, float], share: float) -> tuple[str, ...]:
+    most = number(n["contamination"]) if "contamination" in n else ""
+    unseen = number(n["faults_unseen"]) if "faults_unseen" in n else ""
+    best = m.diagnosis() if m.tokens else "none"
+    return (m.label, number(n["tokens"]), number(n["log_e"]), probability_bound(n["p"]), number(share), best, most, unseen)
+
+
 def _rate(m: RateMeasurement, n: Mapping[str, float], share: float) -> tuple[str, ...]:
     return (m.label, number(m.successes), number(m.trials), number(m.bound), probability_bound(n["p"]), number(share))
 
@@ -89,6 +97,11 @@ _KINDS: dict[str, tuple[str, tuple[str, ...], Callable[..., tuple[str, ...]]]] =
         "Counts of sampled sequences; chi-square is for reading only and decides nothing",
         ("cells", "draws", "dof", "n KL", "bound p", "refuted at", "impossible", "chi-square"),
         _cells,
+    ),
+    "wealth": (
+        "Bets on every token against exactness, all at once; what a pass leaves possible",
+        ("bets", "tokens", "ln E", "bound p", "refuted at", "most wealth", "contamination below", "faults not seen yet"),
+        _wealth,
     ),
     "rate": ("Rates", ("event", "times", "trials", "at most", "bound p", "refuted at"), _rate),
     "bound": ("Exact values against their bounds", ("value of", "value", "bound", "tolerance"), _bound),

@@ -1,0 +1,175 @@
+"""What came of all bets on a stream of tokens? The wealth of each, and with it verdict, diagnosis and what a pass means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from specverify.evidence.contamination import growths, largest_share, ratios_of, seen_by_now
+from specverify.evidence.eprocess import Alternative, EProcess
+from specverify.evidence.judging import Judgement
+from specverify.evidence.pointwise import FAULT_LAWS, Rows
+from specverify.evidence.watch import TableWatch
+from specverify.laws import Array, Ints
+
+NAMED = 0.5
+"""Share of the wealth from which a fault is named as the one that fits."""
+
+
+SAME = 1e-6
+"""Difference of ln wealth below which two faults have one law."""
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """Tokens of table models: how often each came after each context (C, V), and the laws p and q (C, V) that governed it."""
+
+    counts: Ints
+    p: Array
+    q: Array | None
+
+    def rows(self) -> Rows:
+        """The laws, p standing for an unknown q."""
+        return Rows(self.p, self.p if self.q is None else self.q)
+
+    def log_of(self, name: str, level: float) -> float:
+        """Ln of the wealth of a fault, from the counts."""
+        with np.errstate(divide="ignore"):
+            logs = np.maximum(np.log1p(level * (ratios_of(self.rows(), name) - 1)), -1e9)
+        return float((self.counts * logs).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class WealthMeasurement:
+    """The wealth of every bet after so many tokens, which sums to E by the bets' weights.
+
+    bets: one alternative each with ln of its wealth. impossible: tokens seen that the target never gives. counted: for table
+    models, all that the bets on faults depend on. Guarantee: see :mod:`specverify.evidence.eprocess`.
+    """
+
+    label: str
+    bets: tuple[tuple[Alternative, float], ...]
+    tokens: int
+    impossible: int = 0
+    counted: Counted | None = None
+    kind = "wealth"
+
+    def process(self) -> EProcess:
+        """The wealth as a process that stands where the measurement was taken."""
+        process = EProcess([one for one, _ in self.bets])
+        process.add(np.array([log for _, log in self.bets]), self.tokens)
+        return process
+
+    def judge(self, alpha: float) -> Judgement:
+        """Refuted when E has reached 1 / alpha, with the fault that fits; else certified, with what may still be hidden."""
+        process = self.process()
+        log_e = process.log_e
+        numbers = {
+            "p": 0.0 if self.impossible else math.exp(-max(log_e, 0.0)),
+            "log_e": log_e,
+            "tokens": float(self.tokens),
+            "draws": float(self.tokens),
+            "impossible": float(self.impossible),
+        }
+        if wrong := self._wrong_bet():
+            return Judgement("error", f"{self.label}: the wealth recorded for {wrong} does not follow from the counts", numbers)
+        if self.impossible:
+            return Judgement("refuted", f"{self.label}: {self.impossible} tokens came that the target never gives", numbers)
+        if self.tokens == 0:
+            return Judgement("skipped", f"{self.label}: no token came", numbers)
+        if alpha > 0 and log_e >= math.log(1 / alpha):
+            return Judgement(
+                "refuted", f"{self.label}: evidence of e^{log_e:.0f} in {self.tokens} tokens; {self.diagnosis()}", numbers
+            )
+        return Judgement("certified", f"{self.label}: {self._passed(alpha, numbers)}", numbers)
+
+    def diagnosis(self) -> str:
+        """The fault or direction with the most wealth, and how much more it has than the next."""
+        process = self.process()
+        ((family, name), share), *rest = process.posterior().items()
+        gap = math.log(share / rest[0][1]) if rest and rest[0][1] > 0 else math.inf
+        what = {
+            "fault": f"fits best: {name}",
+            "direction": f"no known fault fits; tokens lean by {name}",
+            "ranks": f"no known fault fits; the {name} are uneven",
+            "dependence": f"tokens depend on each other: {name}",
+        }[family]
+        if family == "fault" and gap < SAME and rest[0][0][0] == "fault":
+            return f"{what} or {rest[0][0][1]}, whose laws are the same here"
+        if share < NAMED:
+            return f"{what} ({share:.0%} of the wealth, {rest[0][0][1]} {rest[0][1]:.0%})"
+        more = "" if math.isinf(gap) else f", e^{gap:.0f} times as much wealth as {rest[0][0][1]}"
+        return f"{what}{more}"
+
+    def _passed(self, alpha: float, numbers: dict[str, float]) -> str:
+        said = f"{self.tokens} tokens, evidence {math.exp(min(numbers['log_e'], 50)):.2g} against exactness"
+        if self.counted is None or alpha <= 0:
+            return said
+        rows, counts = self.counted.rows(), self.counted.counts
+        with_q = self.counted.q is not None
+        shares = counts.sum(1) / max(counts.sum(), 1)
+        weights = {a.name: a.weight for a, _ in self.bets if a.family == "fault" and a.level == 1.0}
+        growing = {n: g for n, g in growths(rows, shares, with_q).items() if g.mean > 1e-12}
+        unseen = [n for n, g in growing.items() if not seen_by_now(g, self.tokens, alpha, weights[n])]
+        bounds = {n: largest_share(counts, ratios_of(rows, n), alpha) for n in growing if n not in unseen}
+        numbers |= {"faults_seen": float(len(growing) - len(unseen)), "faults_unseen": float(len(unseen))}
+        if bounds:
+            worst = max(bounds, key=bounds.__getitem__)
+            numbers["contamination"] = bounds[worst]
+            said += f"; at most {bounds[worst]:.2g} of them follow any of {len(bounds)} known faults ({worst} the least known)"
+        if unseen:
+            said += f"; too few to see {', '.join(unseen)}"
+        return said
+
+    def _wrong_bet(self) -> str:
+        """A bet on a fault whose recorded wealth is not what the counts give, if there is one."""
+        if self.counted is None:
+            return ""
+        for one, log in self.bets:
+            if one.family == "fault" and one.name in FAULT_LAWS:
+                given = self.counted.log_of(one.name, one.level)
+                if abs(given - log) > 1e-6 * max(1.0, abs(given)):
+                    return f"{one.name} at {one.level:g}"
+        return ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Every bet with its wealth, and the counts behind them."""
+        counted = None
+        if self.counted is not None:
+            q = None if self.counted.q is None else self.counted.q.tolist()
+            counted = {"counts": self.counted.counts.tolist(), "p": self.counted.p.tolist(), "q": q}
+        return {
+            "kind": self.kind,
+            "label": self.label,
+            "bets": [[a.family, a.name, a.level, a.weight, log] for a, log in self.bets],
+            "tokens": self.tokens,
+            "impossible": self.impossible,
+            "counted": counted,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> WealthMeasurement:
+        """Rebuild from :meth:`to_json`."""
+        bets = tuple((Alternative(str(f), str(n), float(x), float(w)), float(log)) for f, n, x, w, log in data["bets"])
+        held, counted = data["counted"], None
+        if held is not None:
+            q = None if held["q"] is None else np.array(held["q"], float)
+            counted = Counted(np.array(held["counts"], np.int64), np.array(held["p"], float), q)
+        return cls(data["label"], bets, int(data["tokens"]), int(data["impossible"]), counted)
+
+
+def measured(label: str, watch: TableWatch) -> WealthMeasurement:
+    """What a watch over table models has seen, as a measurement."""
+    bets = tuple(zip(watch.process.alternatives, watch.process.logs.tolist(), strict=True))
+    counted = Counted(watch.counts, watch.p, watch.q)
+    return WealthMeasurement(label, bets, watch.process.tokens, watch.impossible, counted)
+
+
+def calls_of(sequences: Sequence[Sequence[int]], calls: Sequence[int]) -> list[Ints]:
+    """Sequences (N, L) split into the rows of each call."""
+    ids = np.array(sequences, np.int64)
+    return [part for part in np.split(ids, np.cumsum(calls)[:-1]) if len(part)]
