@@ -67,3 +67,12 @@ def test_the_page_on_the_exact_engine_runs_as_it_stands():
     exec(compile(block, "exact.md", "exec"), scope)
     assert block.count("assert ") == 2
     assert scope["law"].mass == pytest.approx(1, abs=1e-12)
+
+
+def test_the_page_on_the_method_runs_as_it_stands():
+    """Its example refutes what it says, and names the fault."""
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "method.md").read_text(), re.DOTALL)
+    scope: dict[str, Any] = {}
+    exec(compile(block, "method.md", "exec"), scope)
+    assert block.count("assert ") == 1
+    assert scope["fault"] == "accept_always"
