@@ -20,6 +20,7 @@ from specverify.evidence.eprocess import EProcess, weighted
 from specverify.evidence.pointwise import At, Rows
 from specverify.evidence.ranks import Ranks, lower, lower_at, rank_alternatives
 from specverify.laws import Array, Ints
+from specverify.randomness import stream
 
 FAMILIES = {"fault": 0.6, "direction": 0.2, "ranks": 0.1, "dependence": 0.1}
 """Share of the wealth that each family starts with."""
@@ -37,7 +38,8 @@ class _Watch:
         self.process = EProcess(weighted(FAMILIES, [*independent, *rank_alternatives(with_q), *dependence_alternatives()]))
         self.ranks = Ranks(3 if with_q else 2)
         self.impossible = 0
-        self._rng = np.random.default_rng(seed)
+        # A stream of its own: whoever drew the tokens may have used the same seed.
+        self._rng = stream(seed, "ranks of tokens")
 
     @property
     def log_e(self) -> float:

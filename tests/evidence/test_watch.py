@@ -122,6 +122,15 @@ def test_shared_noise_is_seen_though_every_law_is_right(kind: str, place: str) -
     assert place in name
 
 
+def test_ranks_do_not_share_the_seed_of_the_tokens() -> None:
+    """Tokens drawn with numpy's generator of the same seed are an exact stream all the same."""
+    rng = np.random.default_rng(0)
+    watch = TableWatch(np.array([[0.5, 0.3, 0.2]]), seed=0)
+    for _ in range(30):
+        watch.add(np.zeros((1, 10), int), rng.choice(3, size=(1, 10), p=[0.5, 0.3, 0.2]))
+    assert watch.process.highest < math.log(100)
+
+
 def test_an_impossible_token_is_the_end() -> None:
     """E is infinite, and the other bets stay finite numbers."""
     p = np.array([[0.5, 0.5, 0.0]])
