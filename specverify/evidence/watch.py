@@ -26,6 +26,8 @@ FAMILIES = {"fault": 0.6, "direction": 0.2, "ranks": 0.1, "dependence": 0.1}
 """Share of the wealth that each family starts with."""
 FLOOR = -1e9
 """Logarithm that stands for no wealth left."""
+BLOCK = 2**16
+"""Probabilities that are worked on at once: more do not stay in a processor's cache."""
 MOST_STATES = 512
 """Most (law, token) states of table models for which pairs are counted in a table."""
 
@@ -132,7 +134,18 @@ class StreamWatch(_Watch):
     def __init__(self, with_q: bool, *, seed: int = 0) -> None:
         super().__init__(with_q, seed)
         self.with_q = with_q
+        self._independent = sum(a.family in ("fault", "direction") for a in self.process.alternatives)
         self._before: tuple[Drawn, Ints] | None = None
+
+    def _settle(self, p: Array, q: Array | None, x: Ints, places: Ints) -> tuple[Array, Array]:
+        """Logarithms of all bets on single tokens, summed over those at ``places`` (n, 2), and their F(x-) (orders, n)."""
+        at = tuple(places.T)
+        flat_p, flat_x = p[at], x[at]
+        flat_q = flat_p if q is None else q[at]
+        rows = Rows(flat_p, flat_q)
+        faults, tilts = payoffs(rows, At(rows, flat_x[:, None]), self.with_q)
+        summed: Array = _levels(faults[..., 0], tilts[..., 0]).sum(-1)
+        return summed, lower_at(flat_p, flat_q if self.with_q else None, flat_x)
 
     def add(self, p: Array, q: Array | None, tokens: Ints) -> float:
         """Rows of one call: laws p and q (R, L, V) that governed tokens (R, L), -1 where a sequence had ended."""
@@ -141,12 +154,12 @@ class StreamWatch(_Watch):
         mass = np.take_along_axis(p, x[..., None], -1)[..., 0]
         self.impossible += int((live & (mass <= 0)).sum())
         live = live & (mass > 0)
-        flat_p, flat_x = p[live], x[live]
-        flat_q = flat_p if q is None else q[live]
-        rows = Rows(flat_p, flat_q)
-        faults, tilts = payoffs(rows, At(rows, flat_x[:, None]), self.with_q)
-        low_at = lower_at(flat_p, flat_q if self.with_q else None, flat_x)
-        parts = [_levels(faults[..., 0], tilts[..., 0]).sum(-1), self.ranks.add(low_at, mass[live], self._rng)]
+        places = np.argwhere(live)
+        block = max(1, BLOCK // p.shape[-1])
+        settled = [self._settle(p, q, x, places[i : i + block]) for i in range(0, len(places), block)]
+        logs = sum((part for part, _ in settled), np.zeros(self._independent))
+        low_at = np.concatenate([lows for _, lows in settled], axis=1) if settled else np.zeros((len(self.ranks.counts), 0))
+        parts = [logs, self.ranks.add(low_at, mass[live], self._rng)]
         low = np.zeros(tokens.shape)
         low[live] = low_at[0]
         drawn, shown = Drawn(low, mass), np.where(live, x, -1)
