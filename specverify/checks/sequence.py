@@ -13,7 +13,7 @@ from specverify.checks.sampling import Sample, sample_decoder, sample_step, samp
 from specverify.evidence.cells import NextLaws, grow, sort_into
 from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, CoverageMeasurement, rounded
 from specverify.evidence.multinomial import CellGroup
-from specverify.evidence.watch import TableWatch
+from specverify.evidence.watch import StreamWatch, TableWatch
 from specverify.evidence.wealth import WealthMeasurement, calls_of, measured
 from specverify.laws import Array, Ints, Pair, TableModel, Tokens
 from specverify.pairs import named_pair, pair_for
@@ -219,12 +219,46 @@ def _own_models(planned: Planned, context: Context, decoder: DecoderLike) -> Fou
             by_depth[depth] += [replace(g, label=f"prompt {number + 1}, {g.label}") for g in measurement.groups]
     pooled = [CellMeasurement(f"conditional law of token {d + 1}", tuple(groups)) for d, groups in enumerate(by_depth)]
     ranks = rank_cells(decoder, prompts, samples, eos, name, context.seed)
+    bets = own_wealth(decoder, prompts, samples, eos, name, context.seed)
     merged = Sample(counts_known=samples[0].counts_known)
     for sample in samples:
         merged.accepted += sample.accepted
         merged.later_rounds += sample.later_rounds
         merged.reported += sample.reported
-    return Found((*joint, *pooled, *ranks, coverage(merged)))
+    return Found((*joint, *pooled, *ranks, bets, coverage(merged)))
+
+
+MOST_PROBABILITIES = 100_000_000
+"""Tokens times vocabulary that are bet on with a decoder's own models."""
+
+
+def own_wealth(
+    decoder: DecoderLike, prompts: torch.Tensor, samples: list[Sample], eos: int | None, name: str, seed: int
+) -> WealthMeasurement:
+    """All bets on the tokens of a decoder's own models. Impossible tokens are left to the support check, which confirms."""
+    draft = getattr(decoder, "draft_log_probs", None)
+    watch = StreamWatch(draft is not None, seed=derive(seed, "ranks"))
+    start, left = prompts.shape[1], MOST_PROBABILITIES
+
+    def laws(of: Callable[..., torch.Tensor], ids: torch.Tensor, what: str) -> Array:
+        logs = checked_log_probs(of(ids), ids, decoder.vocab_size, f"{name}.{what}")[:, start - 1 : -1]
+        law = logs.exp().double()
+        normalised: Array = (law / law.sum(-1, keepdim=True)).numpy()
+        return normalised
+
+    for prompt, sample in zip(prompts, samples, strict=True):
+        for tokens in calls_of(sample.sequences, sample.calls) if sample.sequences else []:
+            rows = min(len(tokens), max(0, left // (tokens.shape[1] * decoder.vocab_size)))
+            for part in np.array_split(tokens[:rows], max(1, rows * tokens.shape[1] * decoder.vocab_size // 4_000_000)):
+                if not len(part):
+                    continue
+                left -= part.size * decoder.vocab_size
+                ids = torch.cat([prompt.repeat(len(part), 1), torch.from_numpy(part).clamp(min=0)], 1)
+                ended = np.cumsum(part == eos, axis=1) - (part == eos) > 0 if eos is not None else np.zeros(part.shape, bool)
+                q = None if draft is None else laws(draft, ids, "draft_log_probs")
+                watch.add(laws(decoder.target_log_probs, ids, "target_log_probs"), q, np.where(ended, -1, part))
+    watch.impossible = 0
+    return measured("all bets together", watch)
 
 
 RANK_BINS = 32

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from specverify.evidence.contamination import growths, largest_share, ratios_of, seen_by_now
+from specverify.evidence.contamination import growths, largest_share, ratios_of, seen_by_now, share_on_grid
 from specverify.evidence.eprocess import Alternative, EProcess
 from specverify.evidence.judging import Judgement
 from specverify.evidence.pointwise import FAULT_LAWS, Rows
-from specverify.evidence.watch import TableWatch
+from specverify.evidence.watch import StreamWatch, TableWatch
 from specverify.laws import Array, Ints
 
 NAMED = 0.5
@@ -107,8 +107,10 @@ class WealthMeasurement:
 
     def _passed(self, alpha: float, numbers: dict[str, float]) -> str:
         said = f"{self.tokens} tokens, evidence {math.exp(min(numbers['log_e'], 50)):.2g} against exactness"
-        if self.counted is None or alpha <= 0:
+        if alpha <= 0:
             return said
+        if self.counted is None:
+            return said + self._bounded_on_levels(alpha, numbers)
         rows, counts = self.counted.rows(), self.counted.counts
         with_q = self.counted.q is not None
         shares = counts.sum(1) / max(counts.sum(), 1)
@@ -124,6 +126,26 @@ class WealthMeasurement:
         if unseen:
             said += f"; too few to see {', '.join(unseen)}"
         return said
+
+    def _bounded_on_levels(self, alpha: float, numbers: dict[str, float]) -> str:
+        """The same from the levels that were bet on, where there are no counts: the least share that is excluded."""
+        levels: dict[str, list[tuple[float, float]]] = {}
+        for one, log in self.bets:
+            if one.family == "fault":
+                levels.setdefault(one.name, []).append((one.level, log))
+        bounds = {}
+        for name, pairs in levels.items():
+            shares, logs = (np.array(x) for x in zip(*sorted(pairs), strict=True))
+            bounds[name] = share_on_grid(shares, logs, alpha)
+        known = {name: bound for name, bound in bounds.items() if bound < 1}
+        numbers |= {"faults_seen": float(len(known)), "faults_unseen": float(len(bounds) - len(known))}
+        if not known:
+            return "; too few to exclude any known fault"
+        worst = max(known, key=known.__getitem__)
+        numbers["contamination"] = known[worst]
+        said = f"; less than {known[worst]:.2g} of them follow any of {len(known)} known faults"
+        left = [name for name in bounds if name not in known]
+        return said + (f"; not excluded: {', '.join(left)}" if left else "")
 
     def _wrong_bet(self) -> str:
         """A bet on a fault whose recorded wealth is not what the counts give, if there is one."""
@@ -162,10 +184,10 @@ class WealthMeasurement:
         return cls(data["label"], bets, int(data["tokens"]), int(data["impossible"]), counted)
 
 
-def measured(label: str, watch: TableWatch) -> WealthMeasurement:
-    """What a watch over table models has seen, as a measurement."""
+def measured(label: str, watch: TableWatch | StreamWatch) -> WealthMeasurement:
+    """What a watch has seen, as a measurement."""
     bets = tuple(zip(watch.process.alternatives, watch.process.logs.tolist(), strict=True))
-    counted = Counted(watch.counts, watch.p, watch.q)
+    counted = Counted(watch.counts, watch.p, watch.q) if isinstance(watch, TableWatch) else None
     return WealthMeasurement(label, bets, watch.process.tokens, watch.impossible, counted)
 
 

@@ -65,6 +65,17 @@ def test_two_faults_of_one_law_are_both_named() -> None:
     assert "resample_from_target or k_tries" in judged.reason or "k_tries or resample_from_target" in judged.reason
 
 
+def test_without_counts_the_bound_is_the_next_level_up() -> None:
+    """A stream of which only the wealth is known gets a coarser bound that still covers, or none."""
+    one = stream(P, 20_000)
+    fine, coarse = one.judge(1e-6), replace(one, counted=None).judge(1e-6)
+    assert coarse.verdict == "certified"
+    assert coarse.numbers["contamination"] in (0.01, 0.03, 0.1, 0.3)
+    assert coarse.numbers["faults_seen"] <= fine.numbers["faults_seen"]
+    assert "not excluded: " in coarse.reason
+    assert "too few to exclude any" in replace(stream(P, 500), counted=None).judge(1e-12).reason
+
+
 def test_an_impossible_token_refutes_at_any_alpha() -> None:
     """Even at alpha 0, and p is 0."""
     watch = TableWatch(np.array([[1.0, 0.0]]))
