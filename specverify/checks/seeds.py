@@ -38,7 +38,7 @@ def _log_prob(decoder: DecoderLike, prompt: torch.Tensor, tokens: list[int], nam
 
 
 def run(planned: Planned, context: Context) -> Found:
-    """Identical outputs have known probability: given the first, each other one equals it with probability p(first)."""
+    """Identical outputs have known probability: each request repeats an earlier one with at most the sum of their p."""
     part, decoder = context.part, context.opened
     assert isinstance(part, Decoder)
     assert decoder is not None
@@ -66,12 +66,13 @@ def run(planned: Planned, context: Context) -> Found:
                 "" if same else f"{outputs[0][0]} then {again[0]}",
             )
         )
-    first = outputs[0][0]
-    chance = min(1.0, math.exp(_log_prob(decoder, prompt, first, part.name)))
-    equal = sum(o[0] == first for o in outputs[1:])
-    found.append(RateMeasurement("identical outputs under different seeds: dependent requests", equal, calls - 1, chance))
+    chances = [min(1.0, math.exp(_log_prob(decoder, prompt, o[0], part.name))) for o in outputs]
+    # Given the requests before it, each repeats one of them with probability at most the sum over all that are different.
+    different = {tuple(o[0]): chance for o, chance in zip(outputs, chances, strict=True)}
+    repeats = sum(any(o[0] == earlier[0] for earlier in outputs[:c]) for c, o in enumerate(outputs))
+    bound = min(1.0, sum(different.values()))
+    found.append(RateMeasurement("identical outputs under different seeds: dependent requests", repeats, calls - 1, bound))
     if rows > 1:
-        chances = [min(1.0, math.exp(_log_prob(decoder, prompt, o[0], part.name))) for o in outputs]
         twins = sum(o[0] == o[1] for o in outputs)
         found.append(RateMeasurement("identical rows of one call: dependent rows", twins, calls, max(chances)))
     return Found(tuple(found))

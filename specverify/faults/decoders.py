@@ -3,7 +3,8 @@
 :class:`Loop` is a plain decode loop over models handed in: no cache, every prefix is computed again. Three functions
 decide what is often got wrong around the rule, and a faulty decoder is a loop with one of them replaced:
 ``read_at`` (which target rows verify), ``keep`` (what a round adds to the text), ``cut`` (what an end of text does). A fourth,
-``bonus``, is the model whose law the bonus token follows, when that is not the target.
+``bonus``, is the model whose law the bonus token follows, when that is not the target; ``drafted`` is the law that drafts are
+drawn from when it is not the one that the rule is told; ``noise`` and ``stream`` are the uniforms and the stream of a request.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from specverify.subjects import DecoderLike, Generated, Model
 ReadAt = Callable[[Tensor, int], Tensor]
 Keep = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 Cut = Callable[[Tensor, Tensor, int], Tensor]
+Noise = Callable[[torch.Size, torch.dtype, torch.Generator], Tensor]
 
 
 def at_row_ends(lengths: Tensor, prompt_length: int) -> Tensor:  # noqa: ARG001
@@ -53,6 +55,16 @@ def cut_after_eos(tokens: Tensor, counts: Tensor, eos_id: int) -> Tensor:
 def keep_past_eos(tokens: Tensor, counts: Tensor, eos_id: int) -> Tensor:  # noqa: ARG001
     """Leave the counts as they are: what a round emitted after an eos is returned too."""
     return counts
+
+
+def fresh(shape: torch.Size, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Return uniforms of a shape (B, K), each drawn for itself."""
+    return torch.rand(shape, generator=generator, dtype=dtype)
+
+
+def of_its_seed(seed: int) -> torch.Generator:
+    """Return the stream that a request asks for."""
+    return torch.Generator().manual_seed(seed)
 
 
 def laws_from(model: Model, ids: Tensor, first: Tensor, number: int) -> Tensor:
@@ -88,6 +100,9 @@ class Loop:
     keep: Keep = assemble
     cut: Cut = cut_after_eos
     bonus: Model | None = None
+    drafted: Callable[[Tensor], Tensor] | None = None
+    noise: Noise = fresh
+    stream: Callable[[int], torch.Generator] = of_its_seed
     vocab_size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,7 +118,7 @@ class Loop:
 
     def generate(self, prompts: Tensor, max_new_tokens: int, seed: int) -> Generated:
         """Generate (B, max_new_tokens) after prompts (B, T), all eos after an eos; accepted counts are (B, R)."""
-        generator = torch.Generator().manual_seed(seed)
+        generator = self.stream(seed)
         rows, start = prompts.shape
         limit = start + max_new_tokens
         ids = torch.nn.functional.pad(prompts, (0, max_new_tokens + self.k + 1))
@@ -131,7 +146,7 @@ class Loop:
         laws = []
         for j in range(self.k):
             law = laws_from(self.draft, drafted, lengths + j - 1, 1)[:, 0]
-            drafted[rows, lengths + j] = draw(law, generator)
+            drafted[rows, lengths + j] = draw(law if self.drafted is None else self.drafted(law), generator)
             laws.append(law)
         draft_tokens = drafted[rows[:, None], lengths[:, None] + torch.arange(self.k)]
         q = torch.stack(laws, dim=1)
@@ -140,7 +155,7 @@ class Loop:
         if self.bonus is not None:
             p = torch.cat([p[:, :-1], laws_from(self.bonus, drafted, first + self.k, 1)], dim=1)
         ratio = at(p, draft_tokens) / at(q, draft_tokens)
-        u = torch.rand(ratio.shape, generator=generator, dtype=ratio.dtype)
+        u = self.noise(ratio.shape, ratio.dtype, generator)
         accepted = (u < ratio.clamp(max=1)).long().cumprod(1).sum(1)
         last = draw(with_bonus(residual(q, p), p)[rows, accepted], generator)
         return *self.keep(draft_tokens, accepted, last), accepted

@@ -295,8 +295,8 @@ def test_cases_can_be_loaded_by_name(name: str) -> None:
 
 def test_every_case_has_a_summary_and_a_twin() -> None:
     """Cases carry what goes wrong and two subjects of the same kind; corners exist for the laws' tests."""
-    known = ("C01", "C02", "C03", "C05", "C07", "C08", "C09", "C10", "C11", "C12", "C13", "C14", "C15", "C16", "C20")
-    assert tuple(dict.fromkeys(case.id for case in cases.CASES.values())) == known
+    numbers = [n for n in range(1, 23) if n != 19]  # rows of unequal prompts need more than the decoder's interface says
+    assert sorted({case.id for case in cases.CASES.values()}) == [f"C{n:02}" for n in numbers]
     for case in cases.CASES.values():
         assert case.faulty.kind == case.repaired.kind
         assert case.faulty.name.startswith(case.id)
