@@ -32,10 +32,29 @@ MOST_STATES = 512
 """Most (law, token) states of table models for which pairs are counted in a table."""
 
 
-class _Watch:
-    """What both ways of watching share: the wealth, the ranks, and the impossible tokens seen."""
+def widened_by(p: Array, tolerance: float) -> Array:
+    """Ln of how much larger a probability can be when every logit may be off by ``tolerance``: the most p'(x) / p(x).
 
-    def __init__(self, with_q: bool, seed: int) -> None:
+    With logits within +-d, p'(x) = p(x) e^a / sum p e^b <= p(x) e^d / (p(x) e^d + (1 - p(x)) e^-d). A bet that pays y(x) over
+    that bound has mean at most 1 under every such law, so paying the bound for each token keeps every wealth honest.
+    """
+    if tolerance == 0:
+        return np.zeros(p.shape)
+    most: Array = tolerance - np.log(p * np.exp(tolerance) + (1 - p) * np.exp(-tolerance))
+    return most
+
+
+class _Watch:
+    """What both ways of watching share: the wealth, the ranks, and the impossible tokens seen.
+
+    logit_tolerance widens what counts as exact to all laws whose logits lie within it of the target's (see
+    :func:`widened_by`): an engine in half precision is then asked about its algorithm, not its rounding.
+    """
+
+    def __init__(self, with_q: bool, seed: int, logit_tolerance: float) -> None:
+        if not 0 <= logit_tolerance < 10:
+            raise ValueError(f"the logit tolerance must lie in [0, 10), got {logit_tolerance}")
+        self.logit_tolerance = logit_tolerance
         independent = alternatives(with_q)
         self.process = EProcess(weighted(FAMILIES, [*independent, *rank_alternatives(with_q), *dependence_alternatives()]))
         self.ranks = Ranks(3 if with_q else 2)
@@ -61,8 +80,8 @@ def _levels(faults: Array, tilts: Array) -> Array:
 class TableWatch(_Watch):
     """Tokens whose laws stand in a table: p (C, V), and q (C, V) where the draft is known. Bets are settled by counts."""
 
-    def __init__(self, p: Array, q: Array | None = None, *, seed: int = 0) -> None:
-        super().__init__(q is not None, seed)
+    def __init__(self, p: Array, q: Array | None = None, *, seed: int = 0, logit_tolerance: float = 0.0) -> None:
+        super().__init__(q is not None, seed, logit_tolerance)
         self.p, self.q = p, q
         self.contexts, self.vocab_size = p.shape
         rows = Rows(p, p if q is None else q)
@@ -104,7 +123,7 @@ class TableWatch(_Watch):
         parts = [self._logs @ counts, self.ranks.add(low, mass, self._rng)]
         parts += [self._pair(first, second) for first, second in self._places(states)]
         self._before = (states, tokens)
-        self.process.add(np.concatenate(parts), len(flat))
+        self.process.add(np.concatenate(parts) - widened_by(mass, self.logit_tolerance).sum(), len(flat))
         return self.log_e
 
     def _places(self, states: Ints) -> list[tuple[Ints, Ints]]:
@@ -131,8 +150,8 @@ class TableWatch(_Watch):
 class StreamWatch(_Watch):
     """Tokens with their laws beside them, over a vocabulary of any size."""
 
-    def __init__(self, with_q: bool, *, seed: int = 0) -> None:
-        super().__init__(with_q, seed)
+    def __init__(self, with_q: bool, *, seed: int = 0, logit_tolerance: float = 0.0) -> None:
+        super().__init__(with_q, seed, logit_tolerance)
         self.with_q = with_q
         self._independent = sum(a.family in ("fault", "direction") for a in self.process.alternatives)
         self._before: tuple[Drawn, Ints] | None = None
@@ -176,7 +195,7 @@ class StreamWatch(_Watch):
             part = (slice(0, min(len(known), len(shown))), slice(0, min(known.shape[1], shown.shape[1])))
             parts.append(_pair_sum(before, known, drawn, shown, p, part, part))
         self._before = (drawn, shown)
-        self.process.add(np.concatenate(parts), int(live.sum()))
+        self.process.add(np.concatenate(parts) - widened_by(mass[live], self.logit_tolerance).sum(), int(live.sum()))
         return self.log_e
 
 

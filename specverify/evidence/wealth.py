@@ -98,12 +98,25 @@ class WealthMeasurement:
             "ranks": f"no known fault fits; the {name} are uneven",
             "dependence": f"tokens depend on each other: {name}",
         }[family]
+        shown = "" if family == "dependence" else self._showing()
         if family == "fault" and gap < SAME and rest[0][0][0] == "fault":
-            return f"{what} or {rest[0][0][1]}, whose laws are the same here"
+            return f"{what} or {rest[0][0][1]}, whose laws are the same here{shown}"
         if share < NAMED:
-            return f"{what} ({share:.0%} of the wealth, {rest[0][0][1]} {rest[0][1]:.0%})"
+            return f"{what} ({share:.0%} of the wealth, {rest[0][0][1]} {rest[0][1]:.0%}){shown}"
         more = "" if math.isinf(gap) else f", e^{gap:.0f} times as much wealth as {rest[0][0][1]}"
-        return f"{what}{more}"
+        return f"{what}{more}{shown}"
+
+    def _showing(self) -> str:
+        """The token that is furthest off, in standard deviations, where tokens were counted."""
+        if self.counted is None:
+            return ""
+        counts, p = self.counted.counts, self.counted.p
+        totals = counts.sum(1, keepdims=True)
+        expected = totals * p
+        off = np.abs(counts - expected) / np.sqrt(np.maximum(expected * (1 - p), 1e-9)) * (totals > 0)
+        context, token = np.unravel_index(int(off.argmax()), off.shape)
+        seen, right = int(counts[context, token]), float(expected[context, token])
+        return f"; furthest off is token {token} of law {context}: {seen} times, {right:.1f} expected"
 
     def _passed(self, alpha: float, numbers: dict[str, float]) -> str:
         said = f"{self.tokens} tokens, evidence {math.exp(min(numbers['log_e'], 50)):.2g} against exactness"

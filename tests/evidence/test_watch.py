@@ -10,7 +10,7 @@ import pytest
 from specverify.evidence.bets import divergences
 from specverify.evidence.eprocess import Alternative, EProcess, information_limit, tokens_to_refute, weighted
 from specverify.evidence.pointwise import FAULT_LAWS, At, Rows
-from specverify.evidence.watch import StreamWatch, TableWatch
+from specverify.evidence.watch import StreamWatch, TableWatch, widened_by
 from specverify.laws import Array, Ints
 from specverify.pairs import named_pair
 
@@ -120,6 +120,36 @@ def test_shared_noise_is_seen_though_every_law_is_right(kind: str, place: str) -
     (family, name), _ = next(iter(watch.process.posterior().items()))
     assert family == "dependence"
     assert place in name
+
+
+@pytest.mark.parametrize("tolerance", [0.01, 0.1])
+def test_laws_within_the_logit_tolerance_are_not_refuted(tolerance: float) -> None:
+    """The bound holds at every token for logits moved by that much, and such streams give no alarm; others still do."""
+    p, q = models()
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        moved = p * np.exp(rng.choice([-tolerance, tolerance], p.shape))
+        moved = moved / moved.sum(1, keepdims=True)
+        assert (np.log(moved / p) <= widened_by(p, tolerance) + 1e-12).all()
+    toward = p * np.exp(np.where(q > p, tolerance, -tolerance))
+    toward = toward / toward.sum(1, keepdims=True)
+    strict, lenient, wrong = TableWatch(p, q), *(TableWatch(p, q, logit_tolerance=tolerance) for _ in range(2))
+    for _ in range(60):
+        contexts = rng.integers(0, len(p), (64, 32))
+        tokens = draw(toward, contexts, rng)
+        strict.add(contexts, tokens)
+        lenient.add(contexts, tokens)
+        wrong.add(contexts, draw(q, contexts, rng))
+    assert not lenient.process.refutes(0.05)
+    assert wrong.process.refutes(1e-8)
+    assert strict.process.refutes(1e-8) or tolerance < 0.05
+
+
+def test_a_tolerance_that_makes_no_sense_is_refused() -> None:
+    """Below 0, or not a number."""
+    for tolerance in (-0.1, math.nan, 50.0):
+        with pytest.raises(ValueError, match="logit tolerance"):
+            TableWatch(np.array([[0.5, 0.5]]), logit_tolerance=tolerance)
 
 
 def test_ranks_do_not_share_the_seed_of_the_tokens() -> None:

@@ -57,6 +57,7 @@ def test_a_fault_is_refuted_and_named(name: str) -> None:
     judged = stream(fault(name), 10_000).judge(1e-8)
     assert judged.verdict == "refuted"
     assert f"fits best: {name}, e^" in judged.reason
+    assert "; furthest off is token " in judged.reason
 
 
 def test_two_faults_of_one_law_are_both_named() -> None:
