@@ -64,7 +64,8 @@ class Facts:
     rule: name of the verification rule. max_k: most draft tokens per round. max_batch: most rows per call (None: any).
     dtype: precision of the laws it is handed and judged in (for a decoder: of the models handed to build). seeded: the same
     seed gives the same tokens. batch_invariant: a row does not depend on its batch-mates. lossy: the rule changes the law by
-    design; it is then expected to be refuted.
+    design; it is then expected to be refuted. logit_tolerance: how far its logits may lie from those of target_log_probs by
+    rounding, for an engine in half precision against a float32 reference; sampled tokens then refute only what lies outside.
     """
 
     rule: str | None = None
@@ -74,6 +75,13 @@ class Facts:
     seeded: bool = True
     batch_invariant: bool = True
     lossy: bool = False
+    logit_tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.logit_tolerance < 1:
+            raise SubjectError(
+                f"logit_tolerance={self.logit_tolerance} is not known; give the largest error, from 0 to below 1"
+            )
 
     @property
     def torch_dtype(self) -> torch.dtype:

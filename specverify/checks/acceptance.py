@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
+from specverify.checks.own_tokens import decoder_prompts
 from specverify.checks.sampling import Sample, sample_decoder
-from specverify.checks.sequence import decoder_prompts
 from specverify.evidence.measurements import (
     ROUNDING_AT_MOST,
     AnyMeasurement,

@@ -7,8 +7,8 @@ import math
 import torch
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
+from specverify.checks.own_tokens import decoder_prompts
 from specverify.checks.sampling import seeded
-from specverify.checks.sequence import decoder_prompts
 from specverify.evidence.measurements import AnyMeasurement, RateMeasurement, ViolationMeasurement
 from specverify.randomness import derive
 from specverify.subjects import Decoder, DecoderLike, checked_log_probs, normalise_generated

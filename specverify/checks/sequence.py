@@ -9,16 +9,17 @@ import numpy as np
 import torch
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
+from specverify.checks.own_tokens import decoder_laws, decoder_prompts, own_wealth, rank_cells
 from specverify.checks.sampling import Sample, sample_decoder, sample_step, sample_tree_verifier, sample_verifier
 from specverify.evidence.cells import NextLaws, grow, sort_into
 from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, CoverageMeasurement, rounded
 from specverify.evidence.multinomial import CellGroup
-from specverify.evidence.watch import StreamWatch, TableWatch
+from specverify.evidence.watch import TableWatch
 from specverify.evidence.wealth import WealthMeasurement, calls_of, measured
 from specverify.laws import Array, Ints, Pair, TableModel, Tokens
 from specverify.pairs import named_pair, pair_for
-from specverify.randomness import derive, stream
-from specverify.subjects import Decoder, DecoderLike, Step, checked_log_probs
+from specverify.randomness import derive
+from specverify.subjects import Decoder, DecoderLike, Step
 from specverify.tables import torch_models
 from specverify.trees import TreeVerifier
 
@@ -79,11 +80,12 @@ def run(planned: Planned, context: Context) -> Found:
     pair = pair_for(part.facts.rule, named_pair(params["v"], params["k"], seed=params.get("seed", 0)))
     target = rounded(pair.target, part.facts.dtype)
     sample = _sample_part(part, pair, params["draws"], params["length"], context.seed, small="small" in params)
-    measurements = judge_sample(sample, table_laws(target, pair.prompt), params["length"])
-    return Found((*measurements, wealth(sample, pair, target, context.seed), coverage(sample)))
+    d = part.facts.logit_tolerance
+    measurements = judge_sample(sample, table_laws(target, pair.prompt), params["length"], tolerance=d)
+    return Found((*measurements, wealth(sample, pair, target, context.seed, d), coverage(sample)))
 
 
-def wealth(sample: Sample, pair: Pair, target: TableModel, seed: int) -> WealthMeasurement:
+def wealth(sample: Sample, pair: Pair, target: TableModel, seed: int, tolerance: float = 0.0) -> WealthMeasurement:
     """All bets on the tokens of a sample, one call after the other, against the target as the subject was given it."""
     start = len(pair.prompt)
     combined = target.size * pair.draft.size
@@ -91,7 +93,7 @@ def wealth(sample: Sample, pair: Pair, target: TableModel, seed: int) -> WealthM
         combined = target.size
     each = np.arange(combined)
     p, q = target.laws[each % target.size], pair.draft.laws[each // target.size if combined > target.size else each]
-    watch = TableWatch(p, q, seed=derive(seed, "ranks"))
+    watch = TableWatch(p, q, seed=derive(seed, "ranks"), logit_tolerance=tolerance)
     for tokens in calls_of(sample.sequences, sample.calls):
         prompt = np.tile(np.asarray(pair.prompt, np.int64), (len(tokens), 1))
         ids = np.concatenate([prompt, tokens], axis=1)
@@ -146,9 +148,11 @@ def judge_sample(
     eos_id: int | None = None,
     confirm: Callable[[Tokens, int], bool] | None = None,
     label: str = "",
+    tolerance: float = 0.0,
 ) -> list[AnyMeasurement]:
     """Joint and conditional cells of a sample, with the support check on both.
 
+    Logits may be off by ``tolerance``, so any probability by a factor of exp(2 tolerance).
     ``confirm`` is asked about every token found to have probability 0, and may excuse it (see :func:`_own_models`).
     Which measurements come back depends on the law and the sample size, not on the sample.
     """
@@ -161,42 +165,21 @@ def judge_sample(
         example = f"token {tokens[position]} after {list(tokens[:position])}"
     prefix = f"{label}, " if label else ""
     out: list[AnyMeasurement] = [
-        CellMeasurement(f"{prefix}joint law of {length} tokens", (cells.joint,), len(forbidden), example)
+        CellMeasurement(
+            f"{prefix}joint law of {length} tokens", (cells.joint,), len(forbidden), example, 2 * tolerance * length
+        )
     ]
     out += [
-        CellMeasurement(f"{prefix}conditional law of token {depth + 1}", groups)
+        CellMeasurement(f"{prefix}conditional law of token {depth + 1}", groups, widened=2 * tolerance)
         for depth, groups in enumerate(cells.conditionals)
         if any(len(followed) == depth for followed in tree.laws)
     ]
     return out
 
 
-def decoder_prompts(decoder: DecoderLike, seed: int, most: int = 3) -> torch.Tensor:
-    """A few prompts (P, T): the decoder's own where it has some, else random ids."""
-    own = getattr(decoder, "prompts", None)
-    if own is not None:
-        return torch.as_tensor(own).long()[:most]
-    ids = stream(seed, "prompts").integers(0, decoder.vocab_size, (most, 4))
-    return torch.from_numpy(ids)
-
-
-def decoder_laws(decoder: DecoderLike, prompt: torch.Tensor, name: str) -> NextLaws:
-    """Next-token laws of a decoder's target model after a prompt (T,)."""
-
-    def laws(prefixes: Ints) -> Array:
-        parts = []
-        for block in np.array_split(prefixes, max(1, -(-len(prefixes) // 2048))):
-            ids = torch.cat([prompt.repeat(len(block), 1), torch.from_numpy(block)], dim=1)
-            logs = checked_log_probs(decoder.target_log_probs(ids), ids, decoder.vocab_size, f"{name}.target_log_probs")
-            parts.append(logs[:, -1].exp().numpy())
-        return np.concatenate(parts)
-
-    return laws
-
-
 def _own_models(planned: Planned, context: Context, decoder: DecoderLike) -> Found:
     """A decoder on its own models, several prompts side by side in each call; conditionals and ranks over all prompts."""
-    name, length = context.part.name, planned.params["length"]
+    name, length, d = context.part.name, planned.params["length"], context.part.facts.logit_tolerance
     prompts = decoder_prompts(decoder, context.seed)
     eos = getattr(decoder, "eos_id", None)
     samples = sample_decoder(
@@ -212,100 +195,22 @@ def _own_models(planned: Planned, context: Context, decoder: DecoderLike) -> Fou
             alone = laws(np.asarray([tokens[:position]], np.int64).reshape(1, position))
             return bool(alone[0, tokens[position]] <= 0)
 
-        first, *conditionals = judge_sample(sample, laws, length, eos_id=eos, confirm=confirm, label=f"prompt {number + 1}")
+        first, *conditionals = judge_sample(
+            sample, laws, length, eos_id=eos, confirm=confirm, label=f"prompt {number + 1}", tolerance=d
+        )
         joint.append(first)
         for depth, measurement in enumerate(conditionals):
             assert isinstance(measurement, CellMeasurement)
             by_depth[depth] += [replace(g, label=f"prompt {number + 1}, {g.label}") for g in measurement.groups]
-    pooled = [CellMeasurement(f"conditional law of token {d + 1}", tuple(groups)) for d, groups in enumerate(by_depth)]
-    ranks = rank_cells(decoder, prompts, samples, eos, name, context.seed)
-    bets = own_wealth(decoder, prompts, samples, eos, name, context.seed)
+    pooled = [
+        CellMeasurement(f"conditional law of token {depth + 1}", tuple(groups), widened=2 * d)
+        for depth, groups in enumerate(by_depth)
+    ]
+    ranks = rank_cells(decoder, prompts, samples, eos, name, context.seed, d)
+    bets = own_wealth(decoder, prompts, samples, eos, name, context.seed, d)
     merged = Sample(counts_known=samples[0].counts_known)
     for sample in samples:
         merged.accepted += sample.accepted
         merged.later_rounds += sample.later_rounds
         merged.reported += sample.reported
     return Found((*joint, *pooled, *ranks, bets, coverage(merged)))
-
-
-MOST_PROBABILITIES = 100_000_000
-"""Tokens times vocabulary that are bet on with a decoder's own models."""
-
-
-def own_wealth(
-    decoder: DecoderLike, prompts: torch.Tensor, samples: list[Sample], eos: int | None, name: str, seed: int
-) -> WealthMeasurement:
-    """All bets on the tokens of a decoder's own models. Impossible tokens are left to the support check, which confirms."""
-    draft = getattr(decoder, "draft_log_probs", None)
-    watch = StreamWatch(draft is not None, seed=derive(seed, "ranks"))
-    start, left = prompts.shape[1], MOST_PROBABILITIES
-
-    def laws(of: Callable[..., torch.Tensor], ids: torch.Tensor, what: str) -> Array:
-        logs = checked_log_probs(of(ids), ids, decoder.vocab_size, f"{name}.{what}")[:, start - 1 : -1]
-        law = logs.exp().double()
-        normalised: Array = (law / law.sum(-1, keepdim=True)).numpy()
-        return normalised
-
-    for prompt, sample in zip(prompts, samples, strict=True):
-        for tokens in calls_of(sample.sequences, sample.calls) if sample.sequences else []:
-            rows = min(len(tokens), max(0, left // (tokens.shape[1] * decoder.vocab_size)))
-            for part in np.array_split(tokens[:rows], max(1, rows * tokens.shape[1] * decoder.vocab_size // 4_000_000)):
-                if not len(part):
-                    continue
-                left -= part.size * decoder.vocab_size
-                ids = torch.cat([prompt.repeat(len(part), 1), torch.from_numpy(part).clamp(min=0)], 1)
-                ended = np.cumsum(part == eos, axis=1) - (part == eos) > 0 if eos is not None else np.zeros(part.shape, bool)
-                q = None if draft is None else laws(draft, ids, "draft_log_probs")
-                watch.add(laws(decoder.target_log_probs, ids, "target_log_probs"), q, np.where(ended, -1, part))
-    watch.impossible = 0
-    return measured("all bets together", watch)
-
-
-RANK_BINS = 32
-
-
-def rank_cells(
-    decoder: DecoderLike, prompts: torch.Tensor, samples: list[Sample], eos: int | None, name: str, seed: int
-) -> list[CellMeasurement]:
-    """Where sampled tokens lie in the law that governed them: few cells over all prompts and positions, so much power.
-
-    With tokens ordered by p, by id (which shows a lost part of the vocabulary) and, where the draft's laws are known, by q/p,
-    the number F(before x) + W p(x), W uniform, is uniform and independent of the prefix under exactness. Tokens of
-    probability 0 are left to the support check.
-    """
-    rng = stream(seed, "ranks")
-    draft = getattr(decoder, "draft_log_probs", None)
-    counts = {order: np.zeros(RANK_BINS, np.int64) for order in ("p", "id", *(("q/p",) if draft is not None else ()))}
-    start = prompts.shape[1]
-    for prompt, sample in zip(prompts, samples, strict=True):
-        if not sample.sequences:
-            continue
-        tokens = torch.tensor(sample.sequences)
-        rows = max(1, 4_000_000 // (decoder.vocab_size * (start + tokens.shape[1])))
-        for block in torch.split(tokens, rows):
-            live = torch.ones_like(block, dtype=torch.bool)
-            if eos is not None:
-                live = ((block == eos).long().cumsum(1) - (block == eos).long()) == 0
-            ids = torch.cat([prompt.repeat(len(block), 1), block.clamp(min=0)], 1)
-            p = checked_log_probs(decoder.target_log_probs(ids), ids, decoder.vocab_size, name)[:, start - 1 : -1]
-            orders = {"p": p, "id": -torch.arange(p.shape[2], dtype=p.dtype).expand_as(p)}
-            if draft is not None:
-                q = checked_log_probs(draft(ids), ids, decoder.vocab_size, name)[:, start - 1 : -1]
-                orders["q/p"] = (q.clamp(min=-1e30) - p.clamp(min=-1e30)).nan_to_num(0.0)
-            drawn = ids[:, start:, None]
-            mass = p.exp()
-            own = mass.gather(2, drawn)
-            for order, key in orders.items():
-                mine = key.gather(2, drawn)
-                # Ties are put in order of the token's id.
-                before = (key > mine) | ((key == mine) & (torch.arange(key.shape[2]) < drawn))
-                u = (mass * before).sum(2) + torch.from_numpy(rng.random(tuple(block.shape))) * own[..., 0]
-                used = live & (own[..., 0] > 0)
-                bins = (u[used] * RANK_BINS).long().clamp(0, RANK_BINS - 1)
-                counts[order] += np.bincount(bins.numpy(), minlength=RANK_BINS)
-    even = tuple([1 / RANK_BINS] * RANK_BINS)
-    names = tuple(f"{b / RANK_BINS:.2f}" for b in range(RANK_BINS))
-    return [
-        CellMeasurement(f"rank of tokens ordered by {order}", (CellGroup("ranks", tuple(map(int, c)), even, names),))
-        for order, c in counts.items()
-    ]

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
+from specverify.checks.own_tokens import decoder_prompts, rank_cells
 from specverify.checks.sampling import sample_decoder
-from specverify.checks.sequence import decoder_prompts, rank_cells
 from specverify.evidence.measurements import AnyMeasurement, LawMeasurement, ViolationMeasurement
 from specverify.exact import decoder_emission
 from specverify.laws import Tokens
@@ -96,7 +96,7 @@ def _own_models(planned: Planned, context: Context) -> Found:
     sequences = [s for sample in samples for s in sample.sequences]
     bad = [s for s in sequences if eos is not None and after_eos(s, int(eos))]
     notes = () if eos is not None else ("the decoder declares no eos_id; only the number of tokens was checked",)
-    ranks = rank_cells(decoder, prompts, samples, eos, context.part.name, context.seed)
+    ranks = rank_cells(decoder, prompts, samples, eos, context.part.name, context.seed, context.part.facts.logit_tolerance)
     return Found(
         (
             *ranks,

@@ -6,6 +6,7 @@ nothing but the numbers in the measurement, so a certificate can be re-judged by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -45,19 +46,25 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CellMeasurement:
-    """Counts of sampled sequences in groups of cells, and how many held a token of probability 0."""
+    """Counts of sampled sequences in groups of cells, and how many held a token of probability 0.
+
+    widened: ln of how much larger the probability of any cell may be by rounding that was declared. Lowering the evidence by
+    that for each draw keeps its mean at most 1 under every law within it.
+    """
 
     label: str
     groups: tuple[CellGroup, ...]
     forbidden: int = 0
     example: str = ""
+    widened: float = 0.0
     kind = "cells"
 
     def judge(self, alpha: float) -> Judgement:
         """Refuted at once by a forbidden token, else when the finite-sample bound is at most ``alpha``."""
         test = fit_test(self.groups)
+        p = math.exp(-max(test.log_e - self.widened * test.total, 0.0))
         numbers = {
-            "p": test.p,
+            "p": p,
             "divergence": test.divergence,
             "dof": test.dof,
             "chi_square": test.chi_square,
@@ -70,15 +77,15 @@ class CellMeasurement:
             return Judgement(
                 "refuted", f"{self.forbidden} sampled sequences hold a token of probability 0: {self.example}", numbers
             )
-        if test.p <= alpha:
+        if p <= alpha:
             return Judgement(
                 "refuted",
-                f"{self.label}: the counts have probability at most {max(test.p, 1e-300):.2g} under the target law",
+                f"{self.label}: the counts have probability at most {max(p, 1e-300):.2g} under the target law",
                 numbers,
             )
         if test.total == 0 or test.dof == 0:
             return Judgement("skipped", f"{self.label}: no cell is expected often enough to be judged", numbers)
-        return Judgement("certified", f"{self.label}: {test.total} draws fit the target law (bound {test.p:.2g})", numbers)
+        return Judgement("certified", f"{self.label}: {test.total} draws fit the target law (bound {p:.2g})", numbers)
 
     def to_json(self) -> dict[str, Any]:
         """Counts and probabilities of every cell."""
@@ -87,6 +94,7 @@ class CellMeasurement:
             "label": self.label,
             "forbidden": self.forbidden,
             "example": self.example,
+            "widened": self.widened,
             "groups": [
                 {"label": g.label, "counts": list(g.counts), "probs": list(g.probs), "names": list(g.names)}
                 for g in self.groups
@@ -253,7 +261,7 @@ def from_json(data: Mapping[str, Any]) -> AnyMeasurement:
                 groups = tuple(
                     CellGroup(g["label"], tuple(g["counts"]), tuple(g["probs"]), tuple(g["names"])) for g in rest["groups"]
                 )
-                return CellMeasurement(rest["label"], groups, rest["forbidden"], rest["example"])
+                return CellMeasurement(rest["label"], groups, rest["forbidden"], rest["example"], rest.get("widened", 0.0))
             case "rate":
                 return RateMeasurement(**rest)
             case "bound":

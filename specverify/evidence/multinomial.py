@@ -59,6 +59,8 @@ class FitTest:
     chi_square: float
     chi_square_p: float
     total: int
+    log_e: float = 0.0
+    """ln E itself, which p rounds to 0 beyond 745."""
 
 
 def pool_small(
@@ -161,4 +163,5 @@ def fit_test(groups: Sequence[CellGroup]) -> FitTest:
         total += int(n)
     divergence = max(divergence, 0.0)
     classical = float(stats.chi2.sf(chi_square, dof)) if dof > 0 else 1.0
-    return FitTest(divergence, dof, min(1.0, math.exp(min(0.0, -log_evidence(groups)))), chi_square, classical, total)
+    log_e = log_evidence(groups)
+    return FitTest(divergence, dof, min(1.0, math.exp(min(0.0, -log_e))), chi_square, classical, total, log_e)

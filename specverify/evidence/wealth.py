@@ -13,7 +13,7 @@ from specverify.evidence.contamination import growths, largest_share, ratios_of,
 from specverify.evidence.eprocess import Alternative, EProcess
 from specverify.evidence.judging import Judgement
 from specverify.evidence.pointwise import FAULT_LAWS, Rows
-from specverify.evidence.watch import StreamWatch, TableWatch
+from specverify.evidence.watch import StreamWatch, TableWatch, widened_by
 from specverify.laws import Array, Ints
 
 NAMED = 0.5
@@ -48,7 +48,8 @@ class WealthMeasurement:
     """The wealth of every bet after so many tokens, which sums to E by the bets' weights.
 
     bets: one alternative each with ln of its wealth. impossible: tokens seen that the target never gives. counted: for table
-    models, all that the bets on faults depend on. Guarantee: see :mod:`specverify.evidence.eprocess`.
+    models, all that the bets on faults depend on. logit_tolerance: rounding that was declared, which every wealth has paid for.
+    Guarantee: see :mod:`specverify.evidence.eprocess`.
     """
 
     label: str
@@ -56,6 +57,7 @@ class WealthMeasurement:
     tokens: int
     impossible: int = 0
     counted: Counted | None = None
+    logit_tolerance: float = 0.0
     kind = "wealth"
 
     def process(self) -> EProcess:
@@ -164,9 +166,10 @@ class WealthMeasurement:
         """A bet on a fault whose recorded wealth is not what the counts give, if there is one."""
         if self.counted is None:
             return ""
+        paid = float((self.counted.counts * widened_by(self.counted.p, self.logit_tolerance)).sum())
         for one, log in self.bets:
             if one.family == "fault" and one.name in FAULT_LAWS:
-                given = self.counted.log_of(one.name, one.level)
+                given = self.counted.log_of(one.name, one.level) - paid
                 if abs(given - log) > 1e-6 * max(1.0, abs(given)):
                     return f"{one.name} at {one.level:g}"
         return ""
@@ -184,6 +187,7 @@ class WealthMeasurement:
             "tokens": self.tokens,
             "impossible": self.impossible,
             "counted": counted,
+            "logit_tolerance": self.logit_tolerance,
         }
 
     @classmethod
@@ -194,14 +198,14 @@ class WealthMeasurement:
         if held is not None:
             q = None if held["q"] is None else np.array(held["q"], float)
             counted = Counted(np.array(held["counts"], np.int64), np.array(held["p"], float), q)
-        return cls(data["label"], bets, int(data["tokens"]), int(data["impossible"]), counted)
+        return cls(data["label"], bets, int(data["tokens"]), int(data["impossible"]), counted, data.get("logit_tolerance", 0.0))
 
 
 def measured(label: str, watch: TableWatch | StreamWatch) -> WealthMeasurement:
     """What a watch has seen, as a measurement."""
     bets = tuple(zip(watch.process.alternatives, watch.process.logs.tolist(), strict=True))
     counted = Counted(watch.counts, watch.p, watch.q) if isinstance(watch, TableWatch) else None
-    return WealthMeasurement(label, bets, watch.process.tokens, watch.impossible, counted)
+    return WealthMeasurement(label, bets, watch.process.tokens, watch.impossible, counted, watch.logit_tolerance)
 
 
 def calls_of(sequences: Sequence[Sequence[int]], calls: Sequence[int]) -> list[Ints]:

@@ -138,6 +138,20 @@ def test_verdicts_of_decoders(mode, verdict, check, few_controls):
         assert check in {e.check for e in certificate.evidence if e.verdict == verdict and e.expected == "certified"}
 
 
+@pytest.mark.parametrize(
+    ("mode", "facts", "verdict"),
+    [
+        ("coarse", {}, "refuted"),
+        ("coarse", {"logit_tolerance": 0.15}, "certified"),
+        ("wrong", {"logit_tolerance": 0.02}, "refuted"),
+    ],
+)
+def test_declared_rounding_is_not_taken_for_a_fault(mode, facts, verdict, few_controls):
+    """A decoder whose logits are off by no more than it declares passes, and a wrong one does not pass with it."""
+    certificate = certify("x", SMOKE, subject=subjects.tiny(mode, **facts))
+    assert certificate.verdict == verdict, certificate.sentence()
+
+
 def test_a_killed_run_is_resumed_without_doing_anything_twice(tmp_path, good_run):
     """Evidence written before a kill, even with half a line at the end, is kept; the rest is run."""
     lines = (good_run / "evidence.jsonl").read_text().splitlines()

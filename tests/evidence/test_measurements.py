@@ -20,6 +20,7 @@ from specverify.evidence import (
     worst,
 )
 from specverify.evidence.measurements import from_json
+from specverify.evidence.multinomial import fit_test
 from specverify.laws import Pair, TableModel, sequence_law
 from specverify.pairs import named_pair
 
@@ -134,3 +135,17 @@ def test_a_part_whose_mass_does_not_add_up_is_an_error():
     """What was explored and what was not make 1."""
     measurement = replace(part_of_a_law(0.01), unexplored=0.5)
     assert measurement.judge(0).verdict == "error"
+
+
+def test_declared_rounding_is_paid_for_with_every_draw():
+    """Evidence is lowered by the widening times the draws, also where p alone would have been rounded to 0."""
+    groups = (CellGroup("g", (5_600, 4_400), (0.5, 0.5)), CellGroup("h", (90_000, 10_000), (0.5, 0.5)))
+    strict = CellMeasurement("x", groups)
+    log_e = fit_test(groups).log_e
+    assert log_e > 10_000
+    assert strict.judge(1e-8).numbers["p"] == 0
+    for widened, verdict in ((log_e / 110_000 - 1e-3, "refuted"), (log_e / 110_000 - 1e-5, "certified")):
+        lowered = CellMeasurement("x", groups, widened=widened)
+        assert lowered.judge(1e-8).verdict == verdict
+        assert from_json(lowered.to_json()) == lowered
+    assert CellMeasurement("x", groups, 1, "token 3", 1.0).judge(1e-8).verdict == "refuted"

@@ -1,0 +1,140 @@
+"""What do tokens of a decoder's own models show? Its laws along prompts, all bets on its tokens, and the ranks of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from specverify.checks.sampling import Sample
+from specverify.evidence.cells import NextLaws
+from specverify.evidence.measurements import CellMeasurement
+from specverify.evidence.multinomial import CellGroup
+from specverify.evidence.watch import StreamWatch
+from specverify.evidence.wealth import WealthMeasurement, calls_of, measured
+from specverify.laws import Array, Ints
+from specverify.randomness import derive, stream
+from specverify.subjects import DecoderLike, checked_log_probs
+
+
+def decoder_prompts(decoder: DecoderLike, seed: int, most: int = 3) -> torch.Tensor:
+    """A few prompts (P, T): the decoder's own where it has some, else random ids."""
+    own = getattr(decoder, "prompts", None)
+    if own is not None:
+        return torch.as_tensor(own).long()[:most]
+    ids = stream(seed, "prompts").integers(0, decoder.vocab_size, (most, 4))
+    return torch.from_numpy(ids)
+
+
+def decoder_laws(decoder: DecoderLike, prompt: torch.Tensor, name: str) -> NextLaws:
+    """Next-token laws of a decoder's target model after a prompt (T,)."""
+
+    def laws(prefixes: Ints) -> Array:
+        parts = []
+        for block in np.array_split(prefixes, max(1, -(-len(prefixes) // 2048))):
+            ids = torch.cat([prompt.repeat(len(block), 1), torch.from_numpy(block)], dim=1)
+            logs = checked_log_probs(decoder.target_log_probs(ids), ids, decoder.vocab_size, f"{name}.target_log_probs")
+            parts.append(logs[:, -1].exp().numpy())
+        return np.concatenate(parts)
+
+    return laws
+
+
+MOST_PROBABILITIES = 100_000_000
+"""Tokens times vocabulary that are bet on with a decoder's own models."""
+
+
+def own_wealth(
+    decoder: DecoderLike,
+    prompts: torch.Tensor,
+    samples: list[Sample],
+    eos: int | None,
+    name: str,
+    seed: int,
+    tolerance: float = 0.0,
+) -> WealthMeasurement:
+    """All bets on the tokens of a decoder's own models. Impossible tokens are left to the support check, which confirms."""
+    draft = getattr(decoder, "draft_log_probs", None)
+    watch = StreamWatch(draft is not None, seed=derive(seed, "ranks"), logit_tolerance=tolerance)
+    start, left = prompts.shape[1], MOST_PROBABILITIES
+
+    def laws(of: Callable[..., torch.Tensor], ids: torch.Tensor, what: str) -> Array:
+        logs = checked_log_probs(of(ids), ids, decoder.vocab_size, f"{name}.{what}")[:, start - 1 : -1]
+        law = logs.exp().double()
+        normalised: Array = (law / law.sum(-1, keepdim=True)).numpy()
+        return normalised
+
+    for prompt, sample in zip(prompts, samples, strict=True):
+        for tokens in calls_of(sample.sequences, sample.calls) if sample.sequences else []:
+            rows = min(len(tokens), max(0, left // (tokens.shape[1] * decoder.vocab_size)))
+            for part in np.array_split(tokens[:rows], max(1, rows * tokens.shape[1] * decoder.vocab_size // 4_000_000)):
+                if not len(part):
+                    continue
+                left -= part.size * decoder.vocab_size
+                ids = torch.cat([prompt.repeat(len(part), 1), torch.from_numpy(part).clamp(min=0)], 1)
+                ended = np.cumsum(part == eos, axis=1) - (part == eos) > 0 if eos is not None else np.zeros(part.shape, bool)
+                q = None if draft is None else laws(draft, ids, "draft_log_probs")
+                watch.add(laws(decoder.target_log_probs, ids, "target_log_probs"), q, np.where(ended, -1, part))
+    watch.impossible = 0
+    return measured("all bets together", watch)
+
+
+RANK_BINS = 32
+
+
+def rank_cells(
+    decoder: DecoderLike,
+    prompts: torch.Tensor,
+    samples: list[Sample],
+    eos: int | None,
+    name: str,
+    seed: int,
+    tolerance: float = 0.0,
+) -> list[CellMeasurement]:
+    """Where sampled tokens lie in the law that governed them: few cells over all prompts and positions, so much power.
+
+    With tokens ordered by p, by id (which shows a lost part of the vocabulary) and, where the draft's laws are known, by q/p,
+    the number F(before x) + W p(x), W uniform, is uniform and independent of the prefix under exactness. Tokens of
+    probability 0 are left to the support check.
+    """
+    rng = stream(seed, "ranks")
+    draft = getattr(decoder, "draft_log_probs", None)
+    counts = {order: np.zeros(RANK_BINS, np.int64) for order in ("p", "id", *(("q/p",) if draft is not None else ()))}
+    start = prompts.shape[1]
+    for prompt, sample in zip(prompts, samples, strict=True):
+        if not sample.sequences:
+            continue
+        tokens = torch.tensor(sample.sequences)
+        rows = max(1, 4_000_000 // (decoder.vocab_size * (start + tokens.shape[1])))
+        for block in torch.split(tokens, rows):
+            live = torch.ones_like(block, dtype=torch.bool)
+            if eos is not None:
+                live = ((block == eos).long().cumsum(1) - (block == eos).long()) == 0
+            ids = torch.cat([prompt.repeat(len(block), 1), block.clamp(min=0)], 1)
+            p = checked_log_probs(decoder.target_log_probs(ids), ids, decoder.vocab_size, name)[:, start - 1 : -1]
+            orders = {"p": p, "id": -torch.arange(p.shape[2], dtype=p.dtype).expand_as(p)}
+            if draft is not None:
+                q = checked_log_probs(draft(ids), ids, decoder.vocab_size, name)[:, start - 1 : -1]
+                orders["q/p"] = (q.clamp(min=-1e30) - p.clamp(min=-1e30)).nan_to_num(0.0)
+            drawn = ids[:, start:, None]
+            mass = p.exp()
+            own = mass.gather(2, drawn)
+            for order, key in orders.items():
+                mine = key.gather(2, drawn)
+                # Ties are put in order of the token's id.
+                before = (key > mine) | ((key == mine) & (torch.arange(key.shape[2]) < drawn))
+                u = (mass * before).sum(2) + torch.from_numpy(rng.random(tuple(block.shape))) * own[..., 0]
+                used = live & (own[..., 0] > 0)
+                bins = (u[used] * RANK_BINS).long().clamp(0, RANK_BINS - 1)
+                counts[order] += np.bincount(bins.numpy(), minlength=RANK_BINS)
+    even = tuple([1 / RANK_BINS] * RANK_BINS)
+    names = tuple(f"{b / RANK_BINS:.2f}" for b in range(RANK_BINS))
+    return [
+        CellMeasurement(
+            f"rank of tokens ordered by {order}",
+            (CellGroup("ranks", tuple(map(int, c)), even, names),),
+            widened=2 * tolerance,
+        )
+        for order, c in counts.items()
+    ]
