@@ -98,7 +98,9 @@ def test_a_law_that_takes_too_long_is_inconclusive_and_not_an_error():
     runner = Runner(plan)
     named = runner.run(next(p for p in plan.tests if p.check == "single_step" and p.variant == "named pairs"))
     assert named.verdict == "inconclusive", [j.reason for j in named.judgements()]
-    assert any("of the probability was explored" in j.reason for j in named.judgements())
+    # On a busy machine the time may be up before the smallest law is walked to its end, and again.
+    said = ("of the probability was explored", "the time was up before")
+    assert any(reason in j.reason for j in named.judgements() for reason in said)
 
 
 def test_randomness_outside_torch_falls_back_to_sampling(few_controls):
