@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -53,11 +53,12 @@ class WealthMeasurement:
     """
 
     label: str
-    bets: tuple[tuple[Alternative, float], ...]
+    bets: Bets
     tokens: int
     impossible: int = 0
     counted: Counted | None = None
     logit_tolerance: float = 0.0
+    _judged: dict[float, Judgement] = field(default_factory=dict, init=False, repr=False)
     kind = "wealth"
 
     def process(self) -> EProcess:
@@ -68,8 +69,12 @@ class WealthMeasurement:
 
     def judge(self, alpha: float) -> Judgement:
         """Refuted when E has reached 1 / alpha, with the fault that fits; else certified, with what may still be hidden."""
-        process = self.process()
-        log_e = process.log_e
+        if alpha not in self._judged:
+            self._judged[alpha] = self._judge(alpha)
+        return self._judged[alpha]
+
+    def _judge(self, alpha: float) -> Judgement:
+        log_e = self.process().log_e
         numbers = {
             "p": 0.0 if self.impossible else math.exp(-max(log_e, 0.0)),
             "log_e": log_e,
@@ -183,7 +188,7 @@ class WealthMeasurement:
         return {
             "kind": self.kind,
             "label": self.label,
-            "bets": [[a.family, a.name, a.level, a.weight, log] for a, log in self.bets],
+            "bets": _written(self.bets),
             "tokens": self.tokens,
             "impossible": self.impossible,
             "counted": counted,
@@ -193,12 +198,34 @@ class WealthMeasurement:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> WealthMeasurement:
         """Rebuild from :meth:`to_json`."""
-        bets = tuple((Alternative(str(f), str(n), float(x), float(w)), float(log)) for f, n, x, w, log in data["bets"])
+        bets = _read(data["bets"])
         held, counted = data["counted"], None
         if held is not None:
             q = None if held["q"] is None else np.array(held["q"], float)
             counted = Counted(np.array(held["counts"], np.int64), np.array(held["p"], float), q)
         return cls(data["label"], bets, int(data["tokens"]), int(data["impossible"]), counted, data.get("logit_tolerance", 0.0))
+
+
+Bets = tuple[tuple[Alternative, float], ...]
+
+
+def _written(bets: Bets) -> dict[str, str]:
+    """Bets in a few lines: by family and name, "level weight ln-wealth" for every level, in their order."""
+    out: dict[str, str] = {}
+    for one, log in bets:
+        key = f"{one.family}: {one.name}"
+        out[key] = (out[key] + "; " if key in out else "") + f"{one.level!r} {one.weight!r} {log!r}"
+    return out
+
+
+def _read(written: Mapping[str, str]) -> Bets:
+    out = []
+    for key, values in written.items():
+        family, name = key.split(": ", 1)
+        for value in values.split("; "):
+            level, weight, log = map(float, value.split())
+            out.append((Alternative(family, name, level, weight), log))
+    return tuple(out)
 
 
 def measured(label: str, watch: TableWatch | StreamWatch) -> WealthMeasurement:
