@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -65,7 +66,10 @@ def _cells(m: CellMeasurement, n: Mapping[str, float], share: float) -> tuple[st
 def _wealth(m: WealthMeasurement, n: Mapping[str, float], share: float) -> tuple[str, ...]:
     most = number(n["contamination"]) if "contamination" in n else ""
     unseen = number(n["faults_unseen"]) if "faults_unseen" in n else ""
-    best = m.diagnosis() if m.tokens else "none"
+    best = ""
+    if n["log_e"] >= math.log(100):  # below that it is noise
+        (_, name), part = next(iter(m.process().posterior().items()))
+        best = f"{name} {part:.0%}"
     return (m.label, number(n["tokens"]), number(n["log_e"]), probability_bound(n["p"]), number(share), best, most, unseen)
 
 
@@ -100,7 +104,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...], Callable[..., tuple[str, ...]]]] =
     ),
     "wealth": (
         "Bets on every token against exactness, all at once; what a pass leaves possible",
-        ("bets", "tokens", "ln E", "bound p", "refuted at", "most wealth", "contamination below", "faults not seen yet"),
+        ("bets", "tokens", "ln E", "bound p", "refuted at", "most wealth", "possible", "unseen"),
         _wealth,
     ),
     "rate": ("Rates", ("event", "times", "trials", "at most", "bound p", "refuted at"), _rate),
