@@ -82,7 +82,12 @@ def run(planned: Planned, context: Context) -> Found:
     sample = _sample_part(part, pair, params["draws"], params["length"], context.seed, small="small" in params)
     d = part.facts.logit_tolerance
     measurements = judge_sample(sample, table_laws(target, pair.prompt), params["length"], tolerance=d)
-    return Found((*measurements, wealth(sample, pair, target, context.seed, d), coverage(sample)))
+    return Found((*with_bets(wealth(sample, pair, target, context.seed, d), measurements), coverage(sample)))
+
+
+def with_bets(bets: WealthMeasurement, cells: list[AnyMeasurement]) -> tuple[AnyMeasurement, ...]:
+    """Put the bets first, whose words name the fault; but where a token cannot come at all the cells tell which."""
+    return (*cells, bets) if bets.impossible else (bets, *cells)
 
 
 def wealth(sample: Sample, pair: Pair, target: TableModel, seed: int, tolerance: float = 0.0) -> WealthMeasurement:
@@ -213,4 +218,4 @@ def _own_models(planned: Planned, context: Context, decoder: DecoderLike) -> Fou
         merged.accepted += sample.accepted
         merged.later_rounds += sample.later_rounds
         merged.reported += sample.reported
-    return Found((*joint, *pooled, *ranks, bets, coverage(merged)))
+    return Found((*with_bets(bets, [*joint, *pooled, *ranks]), coverage(merged)))
