@@ -14,9 +14,9 @@ from specverify.evidence.eprocess import Alternative
 from specverify.evidence.pointwise import FAULT_LAWS, WITHOUT_Q, At, Rows, ratio
 from specverify.laws import Array
 
-FAULT_LEVELS = {1.0: 0.4, 0.3: 0.2, 0.1: 0.15, 0.03: 0.15, 0.01: 0.1}
+FAULT_LEVELS = {1.0: 0.4, 0.3: 0.2, 0.1: 0.12, 0.03: 0.12, 0.01: 0.09, 0.003: 0.07}
 """Share of tokens that follow a fault -> its part of the fault's weight."""
-TILTS = (0.9, -0.9, 0.3, -0.3, 0.1, -0.1, 0.03, -0.03)
+TILTS = (0.9, -0.9, 0.3, -0.3, 0.1, -0.1, 0.03, -0.03, 0.01, -0.01, 0.003, -0.003)
 
 Density = Callable[[At], Array]
 

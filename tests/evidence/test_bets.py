@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from odd_laws import laws_of
 
-from specverify.evidence.bets import DIRECTIONS, TILTS, alternatives, divergences, payoffs
+from specverify.evidence.bets import DIRECTIONS, FAULT_LEVELS, TILTS, alternatives, divergences, payoffs
 from specverify.evidence.dependence import KINDS, LEVELS, Drawn, dependence_alternatives, log_payoffs, pair_payoffs
 from specverify.evidence.pointwise import FAULT_LAWS, At, Rows
 from specverify.evidence.ranks import CELLS, CONCENTRATIONS, Ranks, lower, lower_at, rank_alternatives
@@ -38,7 +38,7 @@ def test_alternatives_stand_in_the_order_of_their_payoffs() -> None:
         with np.errstate(divide="ignore", invalid="ignore"):
             faults, tilts = payoffs(rows, At.everywhere(rows), with_q)
         names = [a.name for a in alternatives(with_q)]
-        assert len(names) == 5 * len(faults) + len(TILTS) * len(tilts)
+        assert len(names) == len(FAULT_LEVELS) * len(faults) + len(TILTS) * len(tilts)
         assert list(dict.fromkeys(names))[: len(faults)] == [n for n in FAULT_LAWS if n in names]
         assert list(dict.fromkeys(names))[len(faults) :] == [n for n in DIRECTIONS if n in names]
 
