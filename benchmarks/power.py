@@ -15,38 +15,29 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from criteria import BASELINES
+from defects import DEFECTS, Defect, K, positive
 
 from specverify.checks.sampling import sample_verifier
 from specverify.evidence.bets import divergences
 from specverify.evidence.eprocess import information_limit
 from specverify.evidence.pointwise import FAULT_LAWS, At, Rows
 from specverify.evidence.watch import StreamWatch, TableWatch
-from specverify.laws import Array, Ints, Pair, TableModel
+from specverify.laws import Array, Ints, Pair
 from specverify.pairs import named_pair
 from specverify.randomness import stream
 from specverify.subjects import Verifier
 
 ALPHA = 1e-6
-V, K, LENGTH = 8, 3, 8
+V, LENGTH = 8, 8
 BUDGET = 2_000_000
 """Tokens of the budget called certify."""
-
-
-def positive(pair: Pair) -> Pair:
-    """The pair without zeros, so that no defect is given away by an impossible token."""
-    return Pair(
-        *(TableModel((m.laws + 0.02) / (1 + 0.02 * pair.vocab_size)) for m in (pair.target, pair.draft)),
-        pair.k,
-        pair.prompt,
-        pair.name,
-    )
 
 
 def draw(law: Array, contexts: Ints, rng: np.random.Generator) -> Ints:
@@ -123,95 +114,6 @@ def catalogued(repetitions: int) -> list[dict[str, Any]]:
     return found
 
 
-# Defects of whole rounds: each is token rejection with one thing wrong.
-
-
-class Defect:
-    """Token rejection over batches, every part of which can be replaced."""
-
-    def __init__(self, name: str, without: Sequence[str] = (), **parts: Callable[..., Any]) -> None:
-        self.name, self.without, self.parts = name, without, parts
-
-    def __call__(self, tokens: Tensor, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
-        """One round: tokens (B, K), q (B, K, V), p (B, K+1, V) -> emitted (B, K+1), counts (B,)."""
-        rows, k = tokens.shape
-        part = self.parts
-        px, qx = (x.gather(2, tokens[..., None])[..., 0] for x in (p[:, :k], q))
-        u = torch.rand(rows, k, dtype=p.dtype)
-        u = part["uniforms"](u) if "uniforms" in part else u
-        accept = part["accept"](u, px, qx) if "accept" in part else u * qx < px
-        counts = accept.long().cumprod(1).sum(1)
-        left = (p[:, :k] - q).clamp(min=0)
-        left = torch.where(left.sum(-1, keepdim=True) > 0, left, p[:, :k])
-        left = part["residual"](left, p[:, :k]) if "residual" in part else left
-        bonus = part["bonus"](p) if "bonus" in part else p[:, k]
-        weights = torch.cat([left, bonus[:, None]], 1)[torch.arange(rows), counts]
-        last = part["choose"](weights, u) if "choose" in part else torch.multinomial(weights, 1)[:, 0]
-        out = torch.where(torch.arange(k + 1) < counts[:, None], torch.nn.functional.pad(tokens, (0, 1)), last[:, None])
-        out = part["after"](out, counts) if "after" in part else out
-        return out, counts + 1
-
-
-def _leak(share: float, token: int) -> Callable[[Tensor, Tensor], Tensor]:
-    def after(out: Tensor, counts: Tensor) -> Tensor:
-        hit = torch.rand(len(out)) < share
-        last = torch.arange(out.shape[1]) == counts[:, None]
-        return torch.where(hit[:, None] & last, token, out)
-
-    return after
-
-
-def _fixed(rows_alike: bool) -> Callable[..., Tensor]:
-    noise = torch.Generator()
-
-    def uniforms(u: Tensor) -> Tensor:
-        if rows_alike:
-            return u[:1].expand(u.shape)
-        noise.manual_seed(3)
-        return torch.rand(u.shape, dtype=u.dtype, generator=noise)
-
-    return uniforms
-
-
-def _coarse(steps: int) -> Callable[[Tensor], Tensor]:
-    return lambda u: (u * steps).floor() / steps
-
-
-def _of_the_row_beside(left: Tensor, _p: Tensor) -> Tensor:
-    return left.roll(1, 0)
-
-
-def _sometimes_the_target(left: Tensor, p: Tensor) -> Tensor:
-    return torch.where(torch.rand(len(left), 1, 1) < 0.1, p, left / left.sum(-1, keepdim=True))
-
-
-def _inverted(weights: Tensor, u: Tensor) -> Tensor:
-    """The last token by inverting its law at the uniform of the first draft."""
-    cumulative = (weights / weights.sum(1, keepdim=True)).cumsum(1)
-    return (cumulative <= u[:, :1]).sum(1).clamp(max=weights.shape[1] - 1)
-
-
-DEFECTS = (
-    Defect("accepts 3 % too often", accept=lambda u, p, q: u * q < 1.03 * p),
-    Defect("accepts 10 % too often", accept=lambda u, p, q: u * q < 1.1 * p),
-    Defect("uniforms of 8 bits", uniforms=_coarse(256)),
-    Defect("uniforms of 4 bits", uniforms=_coarse(16)),
-    Defect("1 % of last tokens are token 0", after=_leak(0.01, 0)),
-    Defect("0.1 % of last tokens are token 0", after=_leak(0.001, 0)),
-    Defect("the residual of the row beside", residual=_of_the_row_beside),
-    Defect("bonus from the row before", bonus=lambda p: p[:, -2]),
-    Defect("bonus is argmax", bonus=lambda p: torch.nn.functional.one_hot(p[:, -1].argmax(1), p.shape[2]).to(p.dtype)),
-    Defect(
-        "recovers from p, 1 time in 10",
-        without=("resample_from_target", "k_tries"),
-        residual=_sometimes_the_target,
-    ),
-    Defect("the coin of the first draft chooses the last token", choose=_inverted),
-    Defect("all rows toss the same coins", uniforms=_fixed(rows_alike=True)),
-    Defect("every round replays its coins", uniforms=_fixed(rows_alike=False)),
-)
-
-
 def watch_without(names: Sequence[str], pair: Pair, seed: int) -> TableWatch:
     """All bets but those on some faults, whose weight the others keep."""
     watch = TableWatch(pair.target.laws, pair.draft.laws, seed=seed)
@@ -259,99 +161,6 @@ def left_out(runs: int, most: int) -> list[dict[str, Any]]:
     )
     print(f"  {'none (token rejection)':<52} refuted {found[-1]['refuted']}/{runs}")
     return found
-
-
-# Criteria of other projects, from their description: true where the decoder passes.
-
-
-def first_tokens(rule: Callable[..., Any], v: int, n: int, seed: int) -> tuple[Ints, Array]:
-    """First tokens of n rounds on one fixed (p, q) at every position, as those tests take them; and p."""
-    rng = stream(seed, "baseline", v)
-    p, q = rng.dirichlet(np.ones(v)), rng.dirichlet(np.ones(v))
-    out = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for start in range(0, n, 50_000):
-            rows = min(50_000, n - start)
-            drafted = torch.multinomial(torch.from_numpy(q), rows * K, replacement=True).reshape(rows, K)
-            tokens, _ = rule(drafted, torch.from_numpy(q).expand(rows, K, v), torch.from_numpy(p).expand(rows, K + 1, v))
-            out.append(tokens[:, 0].numpy())
-    return np.concatenate(out), p
-
-
-def chi_square_passes(rule: Any, seed: int) -> bool:
-    """V = 16, N = 200,000: chi-square below df + 10 sqrt(2 df)."""
-    tokens, p = first_tokens(rule, 16, 200_000, seed)
-    counts = np.bincount(tokens, minlength=16)
-    return bool(((counts - 200_000 * p) ** 2 / (200_000 * p)).sum() < 15 + 10 * math.sqrt(30))
-
-
-def l2_passes(rule: Any, seed: int) -> bool:
-    """V = 10: from 10 to 100,000 samples the L2 distance to p falls 20 times as much as that to a random law."""
-    tokens, p = first_tokens(rule, 10, 100_000, seed)
-    other = stream(seed, "reference law").dirichlet(np.ones(10))
-    few, many = (np.bincount(tokens[:n], minlength=10) / n for n in (10, 100_000))
-    to_p, to_other = (np.linalg.norm(few - law) / np.linalg.norm(many - law) for law in (p, other))
-    return bool(to_p > 20 * to_other)
-
-
-def kl_passes(rule: Any, seed: int) -> bool:
-    """V = 500, N = 50,000: KL(empirical || p) within 0.01 of that of tokens drawn from p."""
-    tokens, p = first_tokens(rule, 500, 50_000, seed)
-    plain = stream(seed, "plain").choice(500, size=50_000, p=p)
-
-    def divergence(of: Ints) -> float:
-        share = np.bincount(of, minlength=500) / len(of)
-        seen = share > 0
-        return float((share[seen] * np.log(share[seen] / p[seen])).sum())
-
-    return abs(divergence(tokens) - divergence(plain)) < 0.01
-
-
-def tv_passes(rule: Any, seed: int) -> bool:
-    """V = 8, N = 20,000: total variation below 0.02."""
-    tokens, p = first_tokens(rule, 8, 20_000, seed)
-    return bool(0.5 * np.abs(np.bincount(tokens, minlength=8) / 20_000 - p).sum() < 0.02)
-
-
-def joint_passes(rule: Any, seed: int) -> bool:
-    """Three tokens over V = 3, 1,000 sequences: chi-square on 27 cells, p >= 1e-7."""
-    from scipy import stats
-
-    pair = positive(named_pair(3, K))
-    sample = sample_verifier(Verifier("x", rule), pair, 1_000, 3, seed)
-    from specverify.laws import sequence_law
-
-    law = sequence_law(pair.target, 3, pair.prompt).ravel()
-    counts = np.bincount([9 * a + 3 * b + c for a, b, c in sample.sequences], minlength=27)
-    return bool(stats.chi2.sf(((counts - 1_000 * law) ** 2 / (1_000 * law)).sum(), 26) >= 1e-7)
-
-
-def mmd_passes(rule: Any, seed: int, permutations: int = 200) -> bool:
-    """Sequences of 8 tokens with and without speculation, 200 each: MMD with the Hamming kernel, permutation p >= 0.01."""
-    pair, rng = positive(named_pair(V, K)), stream(seed, "mmd")
-    ours = np.array(sample_verifier(Verifier("x", rule), pair, 200, LENGTH, seed).sequences)
-    plain = np.array(sample_verifier(Verifier("y", Defect("token rejection")), pair, 200, LENGTH, seed + 10**6).sequences)
-    both = np.concatenate([ours, plain])
-    kernel = (both[:, None] == both[None]).mean(-1)
-
-    def statistic(order: Ints) -> float:
-        a, b = order[:200], order[200:]
-        return float(kernel[np.ix_(a, a)].mean() + kernel[np.ix_(b, b)].mean() - 2 * kernel[np.ix_(a, b)].mean())
-
-    seen = statistic(np.arange(400))
-    larger = sum(statistic(rng.permutation(400)) >= seen for _ in range(permutations))
-    return (1 + larger) / (1 + permutations) >= 0.01
-
-
-BASELINES: dict[str, Callable[[Any, int], bool]] = {
-    "chi-square < df + 10 sqrt(2 df)": chi_square_passes,
-    "20-fold L2 ratio": l2_passes,
-    "KL within 0.01": kl_passes,
-    "TV < 0.02": tv_passes,
-    "joint chi-square on 27 cells": joint_passes,
-    "MMD, Hamming kernel": mmd_passes,
-}
 
 
 def baselines(runs: int) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -76,8 +77,7 @@ def own_wealth(
                 ended = np.cumsum(part == eos, axis=1) - (part == eos) > 0 if eos is not None else np.zeros(part.shape, bool)
                 q = None if draft is None else laws(draft, ids, "draft_log_probs")
                 watch.add(laws(decoder.target_log_probs, ids, "target_log_probs"), q, np.where(ended, -1, part))
-    watch.impossible = 0
-    return measured("all bets together", watch)
+    return replace(measured("all bets together", watch), impossible=0)
 
 
 RANK_BINS = 32

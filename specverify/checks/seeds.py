@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -15,6 +16,9 @@ from specverify.subjects import Decoder, DecoderLike, checked_log_probs, normali
 
 NAME = "seeds"
 QUESTION = "Does a seed replay, and do other seeds and other rows give samples of their own?"
+
+RARE = 1e-4
+"""Probability of a coincidence below which it counts."""
 
 
 def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
@@ -37,8 +41,25 @@ def _log_prob(decoder: DecoderLike, prompt: torch.Tensor, tokens: list[int], nam
     return float(sum(logs[start + i, t] for i, t in enumerate(tokens)))
 
 
+def rare_repeats(outputs: Sequence[tuple[int, ...]], chances: Sequence[float]) -> int:
+    """Outputs that equal any earlier one while all different earlier ones together have probability at most ``RARE``.
+
+    Guarantee: for independent outputs with these probabilities, at most binomial with len(outputs) - 1 trials of ``RARE``.
+    """
+    repeats = 0
+    earlier: dict[tuple[int, ...], float] = {}
+    for output, chance in zip(outputs, chances, strict=True):
+        repeats += output in earlier and sum(earlier.values()) <= RARE
+        earlier[output] = chance
+    return repeats
+
+
 def run(planned: Planned, context: Context) -> Found:
-    """Identical outputs have known probability: each request repeats an earlier one with at most the sum of their p."""
+    """Identical outputs have known probability: given the first, each other one equals it with probability p(first).
+
+    Pairs are counted only where what came before makes them rarer than :data:`RARE`, which is fixed beforehand: whatever the
+    outputs are, their number is then at most binomial with that rate.
+    """
     part, decoder = context.part, context.opened
     assert isinstance(part, Decoder)
     assert decoder is not None
@@ -67,12 +88,12 @@ def run(planned: Planned, context: Context) -> Found:
             )
         )
     chances = [min(1.0, math.exp(_log_prob(decoder, prompt, o[0], part.name))) for o in outputs]
-    # Given the requests before it, each repeats one of them with probability at most the sum over all that are different.
-    different = {tuple(o[0]): chance for o, chance in zip(outputs, chances, strict=True)}
-    repeats = sum(any(o[0] == earlier[0] for earlier in outputs[:c]) for c, o in enumerate(outputs))
-    bound = min(1.0, sum(different.values()))
-    found.append(RateMeasurement("identical outputs under different seeds: dependent requests", repeats, calls - 1, bound))
+    first = [o[0] for o in outputs]
+    equal = sum(o == first[0] for o in first[1:])
+    found.append(RateMeasurement("identical outputs under different seeds: dependent requests", equal, calls - 1, chances[0]))
+    repeats = rare_repeats([tuple(o) for o in first], chances)
+    found.append(RateMeasurement("outputs that repeat any earlier one: dependent requests", repeats, calls - 1, RARE))
     if rows > 1:
-        twins = sum(o[0] == o[1] for o in outputs)
-        found.append(RateMeasurement("identical rows of one call: dependent rows", twins, calls, max(chances)))
+        twins = sum(o[0] == o[1] and chance <= RARE for o, chance in zip(outputs, chances, strict=True))
+        found.append(RateMeasurement("identical rows of one call: dependent rows", twins, calls, RARE))
     return Found(tuple(found))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specverify.evidence.eprocess import Alternative
+from specverify.evidence.eprocess import FLOOR, Alternative
 from specverify.laws import Array
 
 LEVELS = (0.9, 0.3, 0.1, 0.03, 0.01)
@@ -53,18 +53,21 @@ def pair_payoffs(first: Drawn, second: Drawn, same: Array, repeated: Array) -> A
     )
 
 
+BETS: tuple[tuple[str, float], ...] = (
+    *(("same uniform", level) for level in LEVELS),
+    *(("alike", sign * level) for level in LEVELS for sign in (1, -1)),
+    *(("same token", level) for level in LEVELS),
+)
+"""Kind and level of every bet on a pair."""
+
+
 def dependence_alternatives() -> list[Alternative]:
     """All bets on pairs in the order of :func:`log_payoffs`, place by place; weights within the family."""
-    return [Alternative("dependence", f"{kind}, {place}", level, 1.0) for place in PLACES for kind, level in _bets()]
-
-
-def _bets() -> list[tuple[str, float]]:
-    both = [("alike", sign * level) for level in LEVELS for sign in (1, -1)]
-    return [*(("same uniform", level) for level in LEVELS), *both, *(("same token", level) for level in LEVELS)]
+    return [Alternative("dependence", f"{kind}, {place}", level, 1.0) for place in PLACES for kind, level in BETS]
 
 
 def log_payoffs(payoffs: Array) -> Array:
-    """ln(1 + l payoff) for payoffs (3, ...) and every bet (20, ...)."""
-    logs = np.stack([np.log1p(level * payoffs[KINDS.index(kind)]) for kind, level in _bets()])
-    bounded: Array = np.maximum(logs, -1e9)
+    """ln(1 + l payoff) for payoffs (3, ...) and every bet (20, ...), in the order of ``BETS``."""
+    logs = np.stack([np.log1p(level * payoffs[KINDS.index(kind)]) for kind, level in BETS])
+    bounded: Array = np.maximum(logs, FLOOR)
     return bounded

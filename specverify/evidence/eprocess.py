@@ -21,6 +21,9 @@ from scipy.special import logsumexp
 
 from specverify.laws import Array
 
+FLOOR = -1e9
+"""Logarithm that stands for no wealth left."""
+
 
 @dataclass(frozen=True)
 class Alternative:

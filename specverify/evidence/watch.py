@@ -10,13 +10,14 @@ import numpy as np
 
 from specverify.evidence.bets import FAULT_LEVELS, TILTS, alternatives, payoffs
 from specverify.evidence.dependence import (
+    BETS,
     MOST_LAG,
     Drawn,
     dependence_alternatives,
     log_payoffs,
     pair_payoffs,
 )
-from specverify.evidence.eprocess import EProcess, weighted
+from specverify.evidence.eprocess import FLOOR, EProcess, weighted
 from specverify.evidence.pointwise import At, Rows
 from specverify.evidence.ranks import Ranks, lower, lower_at, rank_alternatives
 from specverify.laws import Array, Ints
@@ -24,8 +25,6 @@ from specverify.randomness import stream
 
 FAMILIES = {"fault": 0.6, "direction": 0.2, "ranks": 0.1, "dependence": 0.1}
 """Share of the wealth that each family starts with."""
-FLOOR = -1e9
-"""Logarithm that stands for no wealth left."""
 BLOCK = 2**16
 """Probabilities that are worked on at once: more do not stay in a processor's cache."""
 MOST_STATES = 512
@@ -94,13 +93,13 @@ class TableWatch(_Watch):
         self.counts = np.zeros(p.shape, np.int64)
         """How often every token came after every context."""
         self._pairs = self._pair_table() if p.size <= MOST_STATES else None
-        self._before: tuple[Ints, Ints] | None = None
+        self._before: Ints | None = None
 
     def _pair_table(self) -> Array:
         """ln(1 + l payoff) (20, S * S) for all pairs of states (context, token)."""
         token = np.tile(np.arange(self.vocab_size), self.contexts)
         context = np.repeat(np.arange(self.contexts), self.vocab_size)
-        return self._pair_logs((context[:, None], token[:, None]), (context[None], token[None])).reshape(20, -1)
+        return self._pair_logs((context[:, None], token[:, None]), (context[None], token[None])).reshape(len(BETS), -1)
 
     def _pair_logs(self, first: tuple[Ints, Ints], second: tuple[Ints, Ints]) -> Array:
         (c, x), (d, y) = first, second
@@ -122,14 +121,14 @@ class TableWatch(_Watch):
         low = self._lower.reshape(len(self._lower), -1)[:, flat]
         parts = [self._logs @ counts, self.ranks.add(low, mass, self._rng)]
         parts += [self._pair(first, second) for first, second in self._places(states)]
-        self._before = (states, tokens)
+        self._before = states
         self.process.add(np.concatenate(parts) - widened_by(mass, self.logit_tolerance).sum(), len(flat))
         return self.log_e
 
     def _places(self, states: Ints) -> list[tuple[Ints, Ints]]:
         pairs = [(states[:, :-lag], states[:, lag:]) for lag in range(1, MOST_LAG + 1)]
         pairs.append((states[:-1], states[1:]))
-        before = None if self._before is None else self._before[0]
+        before = self._before
         if before is None:
             return [*pairs, (states[:0], states[:0])]
         rows, length = min(len(before), len(states)), min(before.shape[1], states.shape[1])
@@ -189,7 +188,7 @@ class StreamWatch(_Watch):
         ]
         parts.append(_pair_sum(drawn, shown, drawn, shown, p, (slice(None, -1),), (slice(1, None),)))
         if self._before is None:
-            parts.append(np.zeros(20))
+            parts.append(np.zeros(len(BETS)))
         else:
             before, known = self._before
             part = (slice(0, min(len(known), len(shown))), slice(0, min(known.shape[1], shown.shape[1])))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from specverify.evidence.contamination import growths, largest_share, ratios_of, seen_by_now, share_on_grid
-from specverify.evidence.eprocess import Alternative, EProcess
+from specverify.evidence.eprocess import FLOOR, Alternative, EProcess
 from specverify.evidence.judging import Judgement
 from specverify.evidence.pointwise import FAULT_LAWS, Rows
 from specverify.evidence.watch import StreamWatch, TableWatch, widened_by
@@ -18,8 +18,6 @@ from specverify.laws import Array, Ints
 
 NAMED = 0.5
 """Share of the wealth from which a fault is named as the one that fits."""
-
-
 SAME = 1e-6
 """Difference of ln wealth below which two faults have one law."""
 
@@ -39,7 +37,7 @@ class Counted:
     def log_of(self, name: str, level: float) -> float:
         """Ln of the wealth of a fault, from the counts."""
         with np.errstate(divide="ignore"):
-            logs = np.maximum(np.log1p(level * (ratios_of(self.rows(), name) - 1)), -1e9)
+            logs = np.maximum(np.log1p(level * (ratios_of(self.rows(), name) - 1)), FLOOR)
         return float((self.counts * logs).sum())
 
 
