@@ -158,6 +158,11 @@ def _two_branches() -> bool:
     return bool(u[0] * u[1] < 0.5) and bool(u[0] * u[2] < 0.5)
 
 
+def _branch_of_a_running_product() -> bool:
+    v = torch.rand(3).cumprod(0)
+    return bool(v[1] * torch.rand(()) < 0.5) and bool(v[2] < 0.3)
+
+
 def _one_minus() -> bool:
     return bool((1 - torch.rand(2)).prod() < 0.5)
 
@@ -177,7 +182,18 @@ def _searched() -> int:
 
 
 @pytest.mark.parametrize(
-    "code", [_itself, _alone_afterwards, _shorter_afterwards, _two_branches, _one_minus, _race_of_factors, _sum, _searched]
+    "code",
+    [
+        _itself,
+        _alone_afterwards,
+        _shorter_afterwards,
+        _two_branches,
+        _branch_of_a_running_product,
+        _one_minus,
+        _race_of_factors,
+        _sum,
+        _searched,
+    ],
 )
 def test_what_has_no_such_law_is_refused(code: Callable[[], Any]) -> None:
     """With the line, never with a law of numbers taken for fresh."""

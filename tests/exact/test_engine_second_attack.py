@@ -151,7 +151,7 @@ def _assigned() -> int:
 
 def _reseeded() -> bool:
     one = torch.ones(1, 1, 1)
-    x = torch.nn.functional.scaled_dot_product_attention(one, one, one, dropout_p=0.02)
+    x = torch.nn.functional.scaled_dot_product_attention(one, one, one, dropout_p=1e-9)  # so rare that no walk shows it
     torch.seed()
     return bool(x == 0)
 
