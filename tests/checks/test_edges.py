@@ -359,3 +359,10 @@ def test_an_impossible_token_in_one_draw_of_several_is_found():
         return drawn, torch.where(lucky, 1, counts)
 
     assert worst([e.verdict for e in evidence_of(Verifier("late", late)).values()]) == "refuted"
+
+
+def test_nothing_pushed_is_nothing_certified():
+    """A pair on which no draw has a boundary says nothing; one that never ran is inconclusive."""
+    assert ProbeMeasurement("x", zeros_pair(1), 0, 7).judge(0).verdict == "skipped"
+    assert ProbeMeasurement("x", zeros_pair(1), 0, 0).judge(0).verdict == "inconclusive"
+    assert ProbeMeasurement("x", zeros_pair(1), 3, 7).judge(0).verdict == "certified"

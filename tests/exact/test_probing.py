@@ -405,3 +405,13 @@ def test_assembled_rounds_are_read_as_emitted():
         return assemble(tokens, torch.zeros(len(tokens), dtype=torch.int64), draw(p[:, 0]))
 
     assert events_of(verify) == []
+
+
+def test_a_step_of_a_uniform_is_not_set_on_another_kind_of_draw():
+    """Another path may draw exponentials where a uniform was pushed to a step; the draw is left as it was made."""
+    with Pushing(1, [Push(0, 0, 0, 12345), Push(0, 1, 0, 12345)]) as mode:
+        clocks = torch.empty(1, 3).exponential_()
+        coins = torch.rand(1, 3)
+    assert clocks.min() > 0
+    assert not mode.draws[0].moved
+    assert mode.draws[1].moved[0].value == float(coins[0, 0]) == 12345 / 2**24
