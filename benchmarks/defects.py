@@ -25,10 +25,22 @@ def positive(pair: Pair) -> Pair:
 
 
 class Defect:
-    """Token rejection over batches, every part of which can be replaced."""
+    """Token rejection over batches, every part of which can be replaced.
 
-    def __init__(self, name: str, without: Sequence[str] = (), **parts: Callable[..., Any]) -> None:
-        self.name, self.without, self.parts = name, without, parts
+    without: faults of the catalogue that are not bet on while this is tried. together: rows or rounds depend on each other.
+    alike: code of the same law that is shorter to follow exactly.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        without: Sequence[str] = (),
+        together: bool = False,
+        alike: Defect | None = None,
+        **parts: Callable[..., Any],
+    ) -> None:
+        self.name, self.without, self.together, self.alike, self.parts = name, without, together, alike, parts
 
     def __call__(self, tokens: Tensor, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
         """One round: tokens (B, K), q (B, K, V), p (B, K+1, V) -> emitted (B, K+1), counts (B,)."""
@@ -71,8 +83,11 @@ def _fixed(rows_alike: bool) -> Callable[..., Tensor]:
     return uniforms
 
 
-def _coarse(steps: int) -> Callable[[Tensor], Tensor]:
-    return lambda u: (u * steps).floor() / steps
+def _coarse(steps: int) -> Defect:
+    """Uniforms on a grid; a draft is then accepted as if its ratio were rounded up to the grid."""
+    bits = steps.bit_length() - 1
+    alike = Defect("rounded ratios", accept=lambda u, p, q: u < (p / q * steps).ceil() / steps)
+    return Defect(f"uniforms of {bits} bits", uniforms=lambda u: (u * steps).floor() / steps, alike=alike)
 
 
 def _of_the_row_beside(left: Tensor, _p: Tensor) -> Tensor:
@@ -92,11 +107,11 @@ def _inverted(weights: Tensor, u: Tensor) -> Tensor:
 DEFECTS = (
     Defect("accepts 3 % too often", accept=lambda u, p, q: u * q < 1.03 * p),
     Defect("accepts 10 % too often", accept=lambda u, p, q: u * q < 1.1 * p),
-    Defect("uniforms of 8 bits", uniforms=_coarse(256)),
-    Defect("uniforms of 4 bits", uniforms=_coarse(16)),
+    _coarse(256),
+    _coarse(16),
     Defect("1 % of last tokens are token 0", after=_leak(0.01, 0)),
     Defect("0.1 % of last tokens are token 0", after=_leak(0.001, 0)),
-    Defect("the residual of the row beside", residual=_of_the_row_beside),
+    Defect("the residual of the row beside", together=True, residual=_of_the_row_beside),
     Defect("bonus from the row before", bonus=lambda p: p[:, -2]),
     Defect("bonus is argmax", bonus=lambda p: torch.nn.functional.one_hot(p[:, -1].argmax(1), p.shape[2]).to(p.dtype)),
     Defect(
@@ -105,6 +120,6 @@ DEFECTS = (
         residual=_sometimes_the_target,
     ),
     Defect("the coin of the first draft chooses the last token", choose=_inverted),
-    Defect("all rows toss the same coins", uniforms=_fixed(rows_alike=True)),
-    Defect("every round replays its coins", uniforms=_fixed(rows_alike=False)),
+    Defect("all rows toss the same coins", together=True, uniforms=_fixed(rows_alike=True)),
+    Defect("every round replays its coins", together=True, uniforms=_fixed(rows_alike=False)),
 )

@@ -57,7 +57,7 @@ def own_wealth(
 ) -> WealthMeasurement:
     """All bets on the tokens of a decoder's own models. Impossible tokens are left to the support check, which confirms."""
     draft = getattr(decoder, "draft_log_probs", None)
-    watch = StreamWatch(draft is not None, seed=derive(seed, "ranks"), logit_tolerance=tolerance)
+    watch = StreamWatch(draft is not None, decoder.vocab_size, seed=derive(seed, "ranks"), logit_tolerance=tolerance)
     start, left = prompts.shape[1], MOST_PROBABILITIES
 
     def laws(of: Callable[..., torch.Tensor], ids: torch.Tensor, what: str) -> Array:

@@ -18,17 +18,21 @@ from specverify.evidence.dependence import (
     pair_payoffs,
 )
 from specverify.evidence.eprocess import FLOOR, EProcess, weighted
+from specverify.evidence.leaks import class_mass, class_masses, leak_alternatives, leak_gains, leak_logs
+from specverify.evidence.places import OWN_AND_OTHER, place_alternatives, place_logs
 from specverify.evidence.pointwise import At, Rows
 from specverify.evidence.ranks import Ranks, lower, lower_at, rank_alternatives
 from specverify.laws import Array, Ints
 from specverify.randomness import stream
 
-FAMILIES = {"fault": 0.6, "direction": 0.2, "ranks": 0.1, "dependence": 0.1}
+FAMILIES = {"fault": 0.5, "direction": 0.15, "ranks": 0.1, "dependence": 0.1, "place": 0.05, "leak": 0.1}
 """Share of the wealth that each family starts with."""
 BLOCK = 2**16
 """Probabilities that are worked on at once: more do not stay in a processor's cache."""
 MOST_STATES = 512
 """Most (law, token) states of table models for which pairs are counted in a table."""
+MOST_PLACES = 2**16
+"""Most (other law, law, token) for which they are."""
 
 
 def widened_by(p: Array, tolerance: float) -> Array:
@@ -50,12 +54,13 @@ class _Watch:
     :func:`widened_by`): an engine in half precision is then asked about its algorithm, not its rounding.
     """
 
-    def __init__(self, with_q: bool, seed: int, logit_tolerance: float) -> None:
+    def __init__(self, with_q: bool, vocab_size: int, seed: int, logit_tolerance: float) -> None:
         if not 0 <= logit_tolerance < 10:
             raise ValueError(f"the logit tolerance must lie in [0, 10), got {logit_tolerance}")
         self.logit_tolerance = logit_tolerance
-        independent = alternatives(with_q)
-        self.process = EProcess(weighted(FAMILIES, [*independent, *rank_alternatives(with_q), *dependence_alternatives()]))
+        self.vocab_size = vocab_size
+        bets = [*alternatives(with_q), *rank_alternatives(with_q), *dependence_alternatives()]
+        self.process = EProcess(weighted(FAMILIES, [*bets, *place_alternatives(), *leak_alternatives(vocab_size)]))
         self.ranks = Ranks(3 if with_q else 2)
         self.impossible = 0
         # A stream of its own: whoever drew the tokens may have used the same seed.
@@ -80,9 +85,9 @@ class TableWatch(_Watch):
     """Tokens whose laws stand in a table: p (C, V), and q (C, V) where the draft is known. Bets are settled by counts."""
 
     def __init__(self, p: Array, q: Array | None = None, *, seed: int = 0, logit_tolerance: float = 0.0) -> None:
-        super().__init__(q is not None, seed, logit_tolerance)
+        super().__init__(q is not None, p.shape[1], seed, logit_tolerance)
         self.p, self.q = p, q
-        self.contexts, self.vocab_size = p.shape
+        self.contexts = len(p)
         rows = Rows(p, p if q is None else q)
         with np.errstate(divide="ignore", invalid="ignore"):
             faults, tilts = payoffs(rows, At.everywhere(rows), q is not None)
@@ -93,6 +98,10 @@ class TableWatch(_Watch):
         self.counts = np.zeros(p.shape, np.int64)
         """How often every token came after every context."""
         self._pairs = self._pair_table() if p.size <= MOST_STATES else None
+        small = len(p) * p.size <= MOST_PLACES
+        self._elsewhere = self._place_logs(np.arange(len(p))[:, None], np.arange(p.size)).reshape(5, -1) if small else None
+        self._tokens = np.tile(np.arange(p.shape[1]), len(p))
+        self._gains = leak_gains(np.where(possible, class_masses(p), 1.0)).reshape(-1, p.size)
         self._before: Ints | None = None
 
     def _pair_table(self) -> Array:
@@ -108,6 +117,23 @@ class TableWatch(_Watch):
             paid = pair_payoffs(Drawn(low[c, x], self.p[c, x]), Drawn(low[d, y], self.p[d, y]), (x == y) * 1.0, self.p[d, x])
         return log_payoffs(np.nan_to_num(paid, posinf=0.0))
 
+    def _place_logs(self, others: Ints, states: Ints) -> Array:
+        """ln(1 + l (p'/p - 1)) (5, ...) of states under the laws of other contexts."""
+        own = self.p.reshape(-1)[states]
+        there = own > 0
+        other = self.p[others, states % self.vocab_size]
+        return place_logs(np.where(there, other, 1.0), np.where(there, own, 1.0))
+
+    def _place_sum(self, others: Ints, states: Ints) -> Array:
+        """Sum of the same (5,) over tokens (states of -1 left out) with the contexts of their other places."""
+        used = (states >= 0) & (others >= 0)
+        if self._elsewhere is None:
+            summed: Array = self._place_logs(others[used], states[used]).sum(-1)
+            return summed
+        counted = np.bincount(others[used] * self.p.size + states[used], minlength=self._elsewhere.shape[1])
+        found: Array = self._elsewhere @ counted
+        return found
+
     def add(self, contexts: Ints, tokens: Ints) -> float:
         """Rows of one call: contexts and tokens (R, L), -1 where a sequence had ended. Returns ln E now."""
         live = tokens >= 0
@@ -121,6 +147,9 @@ class TableWatch(_Watch):
         low = self._lower.reshape(len(self._lower), -1)[:, flat]
         parts = [self._logs @ counts, self.ranks.add(low, mass, self._rng)]
         parts += [self._pair(first, second) for first, second in self._places(states)]
+        known = np.where(live, contexts, -1)
+        parts += [self._place_sum(known[other], states[own]) for own, other in OWN_AND_OTHER]
+        parts.append(leak_logs(self._gains, self._tokens, self.vocab_size, counts))
         self._before = states
         self.process.add(np.concatenate(parts) - widened_by(mass, self.logit_tolerance).sum(), len(flat))
         return self.log_e
@@ -149,21 +178,24 @@ class TableWatch(_Watch):
 class StreamWatch(_Watch):
     """Tokens with their laws beside them, over a vocabulary of any size."""
 
-    def __init__(self, with_q: bool, *, seed: int = 0, logit_tolerance: float = 0.0) -> None:
-        super().__init__(with_q, seed, logit_tolerance)
+    def __init__(self, with_q: bool, vocab_size: int, *, seed: int = 0, logit_tolerance: float = 0.0) -> None:
+        super().__init__(with_q, vocab_size, seed, logit_tolerance)
         self.with_q = with_q
         self._independent = sum(a.family in ("fault", "direction") for a in self.process.alternatives)
         self._before: tuple[Drawn, Ints] | None = None
 
-    def _settle(self, p: Array, q: Array | None, x: Ints, places: Ints) -> tuple[Array, Array]:
-        """Logarithms of all bets on single tokens, summed over those at ``places`` (n, 2), and their F(x-) (orders, n)."""
+    def _settle(self, p: Array, q: Array | None, x: Ints, places: Ints) -> tuple[Array, Array, Array]:
+        """Logarithms of bets on single tokens, summed over those at ``places`` (n, 2): on faults and directions, and on leaks;
+        with the tokens' F(x-) (orders, n).
+        """
         at = tuple(places.T)
         flat_p, flat_x = p[at], x[at]
         flat_q = flat_p if q is None else q[at]
         rows = Rows(flat_p, flat_q)
         faults, tilts = payoffs(rows, At(rows, flat_x[:, None]), self.with_q)
         summed: Array = _levels(faults[..., 0], tilts[..., 0]).sum(-1)
-        return summed, lower_at(flat_p, flat_q if self.with_q else None, flat_x)
+        leaks = leak_logs(leak_gains(class_mass(flat_p, flat_x)), flat_x, self.vocab_size)
+        return summed, leaks, lower_at(flat_p, flat_q if self.with_q else None, flat_x)
 
     def add(self, p: Array, q: Array | None, tokens: Ints) -> float:
         """Rows of one call: laws p and q (R, L, V) that governed tokens (R, L), -1 where a sequence had ended."""
@@ -175,8 +207,9 @@ class StreamWatch(_Watch):
         places = np.argwhere(live)
         block = max(1, BLOCK // p.shape[-1])
         settled = [self._settle(p, q, x, places[i : i + block]) for i in range(0, len(places), block)]
-        logs = sum((part for part, _ in settled), np.zeros(self._independent))
-        low_at = np.concatenate([lows for _, lows in settled], axis=1) if settled else np.zeros((len(self.ranks.counts), 0))
+        logs = sum((part for part, _, _ in settled), np.zeros(self._independent))
+        leaks = sum((part for _, part, _ in settled), np.zeros(len(leak_alternatives(self.vocab_size))))
+        low_at = np.concatenate([lows for _, _, lows in settled], axis=1) if settled else np.zeros((len(self.ranks.counts), 0))
         parts = [logs, self.ranks.add(low_at, mass[live], self._rng)]
         low = np.zeros(tokens.shape)
         low[live] = low_at[0]
@@ -193,6 +226,8 @@ class StreamWatch(_Watch):
             before, known = self._before
             part = (slice(0, min(len(known), len(shown))), slice(0, min(known.shape[1], shown.shape[1])))
             parts.append(_pair_sum(before, known, drawn, shown, p, part, part))
+        parts += [_place_sum(p, shown, mass, own, other) for own, other in OWN_AND_OTHER]
+        parts.append(leaks)
         self._before = (drawn, shown)
         self.process.add(np.concatenate(parts) - widened_by(mass[live], self.logit_tolerance).sum(), int(live.sum()))
         return self.log_e
@@ -210,4 +245,12 @@ def _pair_sum(one: Drawn, x: Ints, two: Drawn, y: Ints, p: Array, first: tuple[s
         repeated,
     )
     summed: Array = log_payoffs(paid).sum(-1)
+    return summed
+
+
+def _place_sum(p: Array, x: Ints, mass: Array, own: tuple[slice, slice], other: tuple[slice, slice]) -> Array:
+    """Sum of ln(1 + l (p'/p - 1)) (5,) over the tokens x (R, L) at ``own``, with the laws p (R, L, V) at ``other``."""
+    used = (x[own] >= 0) & (x[other] >= 0)
+    elsewhere = np.take_along_axis(p[other], np.maximum(x[own], 0)[..., None], -1)[..., 0]
+    summed: Array = place_logs(elsewhere[used], mass[own][used]).sum(-1)
     return summed

@@ -102,6 +102,8 @@ class WealthMeasurement:
             "direction": f"no known fault fits; tokens lean by {name}",
             "ranks": f"no known fault fits; the {name} are uneven",
             "dependence": f"tokens depend on each other: {name}",
+            "place": f"no known fault fits; tokens follow the {name}",
+            "leak": f"no known fault fits; too much of {name}",
         }[family]
         shown = "" if family == "dependence" else self._showing()
         if family == "fault" and gap < SAME and rest[0][0][0] == "fault":

@@ -74,7 +74,7 @@ def test_tables_and_streams_see_the_same() -> None:
     p, q = models(5)
     for draft in (q, None):
         rng = np.random.default_rng(1)
-        table, stream = TableWatch(p, draft, seed=9), StreamWatch(draft is not None, seed=9)
+        table, stream = TableWatch(p, draft, seed=9), StreamWatch(draft is not None, 5, seed=9)
         for rows in (3, 4, 2):
             contexts = rng.integers(0, len(p), (rows, 9))
             tokens = draw(p, contexts, rng)
@@ -188,7 +188,7 @@ def test_shards_merge_by_adding_logarithms() -> None:
 def test_a_large_vocabulary_is_watched_token_by_token() -> None:
     """150,000 tokens, with q: a fault of the catalogue is refuted from single tokens and their laws."""
     v, rng = 150_000, np.random.default_rng(0)
-    watch = StreamWatch(with_q=True)
+    watch = StreamWatch(True, v)
     for _ in range(10):
         logits = rng.normal(size=(1, 2, v))
         p = np.exp(2 * logits)
