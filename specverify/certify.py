@@ -87,6 +87,7 @@ class Runner:
         again = (
             f"specverify certify {self.plan.spec} --only {planned.test!r} --seed {settings.seed} "
             f"--budget {settings.budget.name} --alpha {settings.alpha:g}"
+            + ("" if settings.max_tokens is None else f" --max-tokens {settings.max_tokens}")
         )
         line = " ".join(message.split())
         return Found((OutcomeMeasurement("error", line, again + (f"\n  inputs: {inputs}" if inputs else "")),))
@@ -94,7 +95,7 @@ class Runner:
     def _found(self, planned: Planned, seed: int, alpha: float) -> Found:
         part = self._part(planned.part)
         context = Context(part, self.plan.spec, self.plan.settings, seed, alpha)
-        if isinstance(part, Decoder) and planned.variant == "own models":
+        if isinstance(part, Decoder) and planned.variant.startswith("own models"):
             context.opened = self._open(part)
         found: Found = CHECKS[planned.check].run(planned, context)
         if not found.measurements:

@@ -57,6 +57,12 @@ def _parser() -> argparse.ArgumentParser:
     certify.add_argument(
         "--alpha", type=float, default=None, help="false-alarm probability of the whole certificate (default 1e-8)"
     )
+    certify.add_argument(
+        "--max-tokens",
+        type=int,
+        default=None,
+        help="most tokens per test that goes on until every known fault would have been seen (default: what the budget says)",
+    )
     certify.add_argument("--seed", type=int, default=0, help="root seed of everything drawn (default 0)")
     certify.add_argument("--timeout", type=float, default=300.0, help="seconds allowed per test (default 300)")
     certify.add_argument("--out", type=Path, default=None, help="folder to write to (default reports/SUBJECT-DATE)")
@@ -123,7 +129,7 @@ def _certify(options: argparse.Namespace) -> int:
 
     torch.set_num_threads(1)
     alpha = DEFAULT_ALPHA if options.alpha is None else options.alpha
-    settings = Settings(budget_named(options.budget), alpha, options.seed, options.timeout)
+    settings = Settings(budget_named(options.budget), alpha, options.seed, options.timeout, options.max_tokens)
     subject = load_subject(options.subject)
     plan = plan_for(subject, options.subject, settings)
     out = options.resume or options.out or run_folder(options.subject)

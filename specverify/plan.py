@@ -53,7 +53,13 @@ class Plan:
 
 def settings_json(settings: Settings) -> dict[str, Any]:
     """Settings as they stand in a certificate."""
-    return {"budget": settings.budget.name, "alpha": settings.alpha, "seed": settings.seed, "timeout": settings.timeout}
+    return {
+        "budget": settings.budget.name,
+        "alpha": settings.alpha,
+        "seed": settings.seed,
+        "timeout": settings.timeout,
+        "max_tokens": settings.tokens,
+    }
 
 
 def parts_of(subject: Subject) -> tuple[Part, ...]:

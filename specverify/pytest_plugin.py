@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--specverify-budget", default="standard", help="smoke, standard or certify")
     group.addoption("--specverify-alpha", type=float, default=None, help="false-alarm probability of the whole run (1e-8)")
     group.addoption("--specverify-seed", type=int, default=0, help="root seed")
+    group.addoption("--specverify-max-tokens", type=int, default=None, help="most tokens per test that goes on")
     group.addoption("--specverify-timeout", type=float, default=300.0, help="seconds per test")
     group.addoption(
         "--specverify-out",
@@ -76,6 +77,7 @@ def _plan(config: pytest.Config) -> Plan:
                 DEFAULT_ALPHA if alpha is None else alpha,
                 config.getoption("--specverify-seed"),
                 config.getoption("--specverify-timeout"),
+                config.getoption("--specverify-max-tokens"),
             )
             config.stash[_plan_key] = plan_for(load_subject(_spec(config)), _spec(config), settings)
         except SpecverifyError as error:

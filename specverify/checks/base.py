@@ -7,6 +7,7 @@ nothing, so that the false-alarm budget is split before the first draw.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,7 +24,10 @@ class Budget:
     """How much work a certificate may cost.
 
     sequences: sampled per statistical test where a call takes many rows; single: where it takes one row.
-    generated: pairs that Hypothesis generates per exact test. large: whether V = 6, K = 4 is walked exactly.
+    generated: pairs that Hypothesis generates per exact test. large: whether V = 6, K = 4 is walked exactly. tokens: the most
+    that are sampled where sampling goes on until every known fault would have been refuted; share and single_share: of the
+    tokens that follow the fault, where a call takes many rows of table models and elsewhere. probabilities: the most that the
+    laws of a decoder's own models are asked for.
     """
 
     name: str
@@ -31,27 +35,49 @@ class Budget:
     single: int
     generated: int
     large: bool
+    tokens: int
+    share: float
+    single_share: float
+    probabilities: int
 
 
 BUDGETS = {
-    "smoke": Budget("smoke", 6_000, 1_500, 15, large=False),
-    "standard": Budget("standard", 40_000, 6_000, 60, large=True),
-    "certify": Budget("certify", 200_000, 30_000, 250, large=True),
+    "smoke": Budget("smoke", 6_000, 1_500, 15, False, 100_000, 1.0, 1.0, 100_000_000),
+    "standard": Budget("standard", 40_000, 6_000, 60, True, 500_000, 0.3, 1.0, 400_000_000),
+    "certify": Budget("certify", 200_000, 30_000, 250, True, 2_000_000, 0.1, 0.3, 2_000_000_000),
 }
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run was asked for. alpha: false-alarm probability of the whole certificate. timeout: seconds per test."""
+    """What a run was asked for. alpha: false-alarm probability of the whole certificate. timeout: seconds per test.
+
+    max_tokens: the most that are sampled per test that goes on until it has seen enough; None for what the budget says.
+    """
 
     budget: Budget = BUDGETS["standard"]
     alpha: float = DEFAULT_ALPHA
     seed: int = 0
     timeout: float = 300.0
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        if self.max_tokens is not None and not 1 <= self.max_tokens <= 10**12:
+            raise UsageError(f"the most tokens must lie between 1 and 10^12, got {self.max_tokens}")
         if not 0.01 <= self.timeout <= 1e6:
             raise UsageError(f"the timeout must lie between 0.01 and a million seconds, got {self.timeout}")
+
+    @property
+    def tokens(self) -> int:
+        """The most tokens that a test samples while it goes on."""
+        return self.budget.tokens if self.max_tokens is None else self.max_tokens
+
+    @property
+    def probabilities(self) -> float:
+        """The most probabilities that a decoder's own models are asked for in such a test; as many as it takes when the
+        tokens were given.
+        """
+        return self.budget.probabilities if self.max_tokens is None else math.inf
 
 
 def budget_named(name: str) -> Budget:

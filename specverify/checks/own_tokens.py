@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,9 +11,11 @@ import torch
 
 from specverify.checks.sampling import Sample
 from specverify.evidence.cells import NextLaws
+from specverify.evidence.contamination import Growth, GrowthMeter
 from specverify.evidence.measurements import CellMeasurement
 from specverify.evidence.multinomial import CellGroup
-from specverify.evidence.watch import StreamWatch
+from specverify.evidence.pointwise import Rows
+from specverify.evidence.watch import StreamWatch, widened_by
 from specverify.evidence.wealth import WealthMeasurement, calls_of, measured
 from specverify.laws import Array, Ints
 from specverify.randomness import derive, stream
@@ -46,38 +49,76 @@ MOST_PROBABILITIES = 100_000_000
 """Tokens times vocabulary that are bet on with a decoder's own models."""
 
 
-def own_wealth(
-    decoder: DecoderLike,
-    prompts: torch.Tensor,
-    samples: list[Sample],
-    eos: int | None,
-    name: str,
-    seed: int,
-    tolerance: float = 0.0,
-) -> WealthMeasurement:
-    """All bets on the tokens of a decoder's own models. Impossible tokens are left to the support check, which confirms."""
-    draft = getattr(decoder, "draft_log_probs", None)
-    watch = StreamWatch(draft is not None, decoder.vocab_size, seed=derive(seed, "ranks"), logit_tolerance=tolerance)
-    start, left = prompts.shape[1], MOST_PROBABILITIES
+MOST_GROWN, ENOUGH_LAWS = 1_000_000, 200
+"""Probabilities from which the growth of faults is measured, 21 passes over each, or these many laws where they are longer."""
 
-    def laws(of: Callable[..., torch.Tensor], ids: torch.Tensor, what: str) -> Array:
-        logs = checked_log_probs(of(ids), ids, decoder.vocab_size, f"{name}.{what}")[:, start - 1 : -1]
+
+class OwnTokens:
+    """A watch over tokens of a decoder's own models. level: share of tokens at which the growth of faults is measured."""
+
+    def __init__(
+        self,
+        decoder: DecoderLike,
+        prompts: torch.Tensor,
+        name: str,
+        seed: int,
+        tolerance: float = 0.0,
+        level: float | None = None,
+    ) -> None:
+        self.decoder, self.prompts, self.name = decoder, prompts, name
+        self._draft = getattr(decoder, "draft_log_probs", None)
+        self._eos = getattr(decoder, "eos_id", None)
+        self.with_q = self._draft is not None
+        self.watch = StreamWatch(self.with_q, decoder.vocab_size, seed=derive(seed, "ranks"), logit_tolerance=tolerance)
+        self._meter = None if level is None else GrowthMeter(self.with_q, level=level)
+        self.probabilities = 0
+
+    def growths(self) -> dict[str, Growth]:
+        """Growth of the faults over the laws that came so far."""
+        assert self._meter is not None
+        return self._meter.growths()
+
+    def _laws(self, of: Callable[..., torch.Tensor], ids: torch.Tensor, what: str) -> Array:
+        start = self.prompts.shape[1]
+        logs = checked_log_probs(of(ids), ids, self.decoder.vocab_size, f"{self.name}.{what}")[:, start - 1 : -1]
         law = logs.exp().double()
         normalised: Array = (law / law.sum(-1, keepdim=True)).numpy()
         return normalised
 
-    for prompt, sample in zip(prompts, samples, strict=True):
-        for tokens in calls_of(sample.sequences, sample.calls) if sample.sequences else []:
-            rows = min(len(tokens), max(0, left // (tokens.shape[1] * decoder.vocab_size)))
-            for part in np.array_split(tokens[:rows], max(1, rows * tokens.shape[1] * decoder.vocab_size // 4_000_000)):
-                if not len(part):
-                    continue
-                left -= part.size * decoder.vocab_size
-                ids = torch.cat([prompt.repeat(len(part), 1), torch.from_numpy(part).clamp(min=0)], 1)
-                ended = np.cumsum(part == eos, axis=1) - (part == eos) > 0 if eos is not None else np.zeros(part.shape, bool)
-                q = None if draft is None else laws(draft, ids, "draft_log_probs")
-                watch.add(laws(decoder.target_log_probs, ids, "target_log_probs"), q, np.where(ended, -1, part))
-    return replace(measured("all bets together", watch), impossible=0)
+    def see(self, samples: list[Sample], most: float = math.inf) -> None:
+        """Let the watch see samples, one per prompt, call by call, up to ``most`` probabilities in all."""
+        v = self.decoder.vocab_size
+        for prompt, sample in zip(self.prompts, samples, strict=True):
+            for tokens in calls_of(sample.sequences, sample.calls) if sample.sequences else []:
+                rows = math.floor(min(float(len(tokens)), max(0.0, (most - self.probabilities) / (tokens.shape[1] * v))))
+                for part in np.array_split(tokens[:rows], max(1, rows * tokens.shape[1] * v // 4_000_000)):
+                    if len(part):
+                        self._see(prompt, part)
+
+    def _see(self, prompt: torch.Tensor, part: Ints) -> None:
+        eos = self._eos
+        ids = torch.cat([prompt.repeat(len(part), 1), torch.from_numpy(part).clamp(min=0)], 1)
+        ended = np.cumsum(part == eos, axis=1) - (part == eos) > 0 if eos is not None else np.zeros(part.shape, bool)
+        p = self._laws(self.decoder.target_log_probs, ids, "target_log_probs")
+        q = None if self._draft is None else self._laws(self._draft, ids, "draft_log_probs")
+        self.watch.add(p, q, np.where(ended, -1, part))
+        most = max(MOST_GROWN, ENOUGH_LAWS * p.shape[2])
+        if self._meter is not None and self.probabilities < most:
+            few = max(1, (most - self.probabilities) // (part.shape[1] * p.shape[2]))
+            live = ~ended[:few]
+            laws = p[:few][live]
+            paid = widened_by(laws, self.watch.logit_tolerance)
+            self._meter.add(Rows(laws, laws if q is None else q[:few][live]), np.ones(len(laws)), paid)
+        self.probabilities += part.size * p.shape[2]
+
+
+def own_wealth(
+    decoder: DecoderLike, prompts: torch.Tensor, samples: list[Sample], name: str, seed: int, tolerance: float = 0.0
+) -> WealthMeasurement:
+    """All bets on the tokens of a decoder's own models. Impossible tokens are left to the support check, which confirms."""
+    own = OwnTokens(decoder, prompts, name, seed, tolerance)
+    own.see(samples, MOST_PROBABILITIES)
+    return replace(measured("all bets together", own.watch), impossible=0)
 
 
 RANK_BINS = 32

@@ -44,6 +44,15 @@ class Sample:
         if not first_round:
             self.later_rounds += len(counts)
 
+    def count_all(self, other: Sample) -> None:
+        """Add the events of another sample, and what it reported; its sequences stay where they are."""
+        self.accepted += other.accepted
+        self.rejected += other.rejected
+        self.bonus += other.bonus
+        self.later_rounds += other.later_rounds
+        self.counts_known = other.counts_known
+        self.reported += other.reported
+
     def events(self) -> dict[str, float]:
         """Numbers for the coverage measurement."""
         return {

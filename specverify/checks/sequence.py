@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
-from specverify.checks.own_tokens import decoder_laws, decoder_prompts, own_wealth, rank_cells
+from specverify.checks.going_on import Goal, go_on
+from specverify.checks.own_tokens import OwnTokens, decoder_laws, decoder_prompts, own_wealth, rank_cells
+from specverify.checks.pair_tokens import PairTokens, wealth
 from specverify.checks.sampling import Sample, sample_decoder, sample_step, sample_tree_verifier, sample_verifier
 from specverify.evidence.cells import NextLaws, grow, sort_into
 from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, CoverageMeasurement, rounded
 from specverify.evidence.multinomial import CellGroup
-from specverify.evidence.watch import TableWatch
-from specverify.evidence.wealth import WealthMeasurement, calls_of, measured
+from specverify.evidence.wealth import WealthMeasurement
 from specverify.laws import Array, Ints, Pair, TableModel, Tokens
 from specverify.pairs import named_pair, pair_for
 from specverify.randomness import derive
@@ -32,6 +34,12 @@ BLOCKS = (3, 3, 5, 11)
 """(V, K, tokens, seed) of a pair chosen because nearly right block rules show on it: the residual of a single token in place of
 the block's moves 0.05 of a round's law here, at most 0.006 on the other pairs, and nothing at all with two tokens.
 """
+GOING_ON = (6, 3, 8)
+"""(V, K, tokens) of the models on which sampling goes on: every known fault that differs from the target on some models does
+here, and needs 10,000 tokens at most at the default budget.
+"""
+OWN_LENGTH = 24
+"""Tokens of a sequence where sampling goes on with models of the decoder's own, for which prompts are dear."""
 
 
 def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
@@ -54,6 +62,7 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
         if not isinstance(part, (Step, TreeVerifier)) and k <= (part.facts.max_k or k):
             params = {"v": v, "k": k, "length": n, "draws": draws, "seed": seed}
             tests.append(Planned(NAME, part.name, f"table models V{v}-K{k}, block rules", True, params))
+        tests.append(Planned(NAME, part.name, "every known fault", True, _going_on(part, settings)))
     if tests and part.facts.max_batch != 1 and not isinstance(part, Step):
         v, k, n = sizes[0]
         params = {"v": v, "k": k, "length": n, "draws": 3_000, "small": True}
@@ -68,7 +77,21 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
                 {"length": 5, "draws": max(draws // 8, 500 if part.facts.max_batch == 1 else 2_000)},
             )
         )
+        goal: dict[str, Any] = {"length": OWN_LENGTH, "share": budget.single_share, "tokens": settings.tokens}
+        tests.append(Planned(NAME, part.name, "own models, every known fault", True, goal))
     return tests or Skipped(NAME, part.name, "there is neither open nor build to sample from")
+
+
+def _going_on(part: Part, settings: Settings) -> dict[str, Any]:
+    """Models and goal of the test that goes on until every known fault would have been seen."""
+    v, k, length = GOING_ON
+    if isinstance(part, Step):
+        k = part.k
+    elif isinstance(part, TreeVerifier):
+        v, k = max(v, part.shape.width + 1), part.k
+    budget, alone = settings.budget, part.facts.max_batch == 1
+    share = budget.single_share if alone else budget.share
+    return {"v": v, "k": min(k, part.facts.max_k or k), "length": length, "share": share, "tokens": settings.tokens}
 
 
 def run(planned: Planned, context: Context) -> Found:
@@ -76,6 +99,11 @@ def run(planned: Planned, context: Context) -> Found:
     if planned.variant == "own models":
         assert context.opened is not None
         return _own_models(planned, context, context.opened)
+    if planned.variant == "own models, every known fault":
+        assert context.opened is not None
+        return _own_models_go_on(planned, context, context.opened)
+    if planned.variant == "every known fault":
+        return _go_on(planned, context)
     part, params = context.part, planned.params
     pair = pair_for(part.facts.rule, named_pair(params["v"], params["k"], seed=params.get("seed", 0)))
     target = rounded(pair.target, part.facts.dtype)
@@ -85,29 +113,45 @@ def run(planned: Planned, context: Context) -> Found:
     return Found((*with_bets(wealth(sample, pair, target, context.seed, d), measurements), coverage(sample)))
 
 
+def _go_on(planned: Planned, context: Context) -> Found:
+    """Table models, until every known fault would have been refuted."""
+    part, params = context.part, planned.params
+    pair = pair_for(part.facts.rule, named_pair(params["v"], params["k"]))
+    tokens = PairTokens(pair, rounded(pair.target, part.facts.dtype), context.seed, part.facts.logit_tolerance)
+    everything = Sample()
+
+    def add(sequences: int, call: int) -> None:
+        sample = _sample_part(part, pair, sequences, params["length"], derive(context.seed, "sample", call), small=False)
+        tokens.see(sample)
+        everything.count_all(sample)
+
+    goal = Goal(context.alpha, params["share"], params["tokens"])
+    return Found((go_on(tokens.watch, add, params["length"], goal), coverage(everything)))
+
+
+def _own_models_go_on(planned: Planned, context: Context, decoder: DecoderLike) -> Found:
+    """The same with a decoder's own models. Impossible tokens are left to the test that confirms them."""
+    params, part = planned.params, context.part
+    prompts = decoder_prompts(decoder, context.seed)
+    own = OwnTokens(decoder, prompts, part.name, context.seed, part.facts.logit_tolerance, level=params["share"])
+
+    def add(sequences: int, call: int) -> None:
+        seed, most = derive(context.seed, "sample", call), part.facts.max_batch
+        own.see(sample_decoder(decoder, prompts, sequences, params["length"], seed, name=part.name, max_batch=most))
+
+    def spent() -> str:
+        most = context.settings.probabilities
+        return f"{most:,.0f} probabilities of the models were asked for" if own.probabilities >= most else ""
+
+    goal = Goal(context.alpha, params["share"], params["tokens"])
+    found = go_on(own.watch, add, params["length"], goal, own.growths, spent)
+    notes = () if own.with_q else ("the decoder has no draft_log_probs: faults whose law depends on the draft are not bet on",)
+    return Found((replace(found, impossible=0),), None, notes)
+
+
 def with_bets(bets: WealthMeasurement, cells: list[AnyMeasurement]) -> tuple[AnyMeasurement, ...]:
     """Put the bets first, whose words name the fault; but where a token cannot come at all the cells tell which."""
     return (*cells, bets) if bets.impossible else (bets, *cells)
-
-
-def wealth(sample: Sample, pair: Pair, target: TableModel, seed: int, tolerance: float = 0.0) -> WealthMeasurement:
-    """All bets on the tokens of a sample, one call after the other, against the target as the subject was given it."""
-    start = len(pair.prompt)
-    combined = target.size * pair.draft.size
-    if target.size == pair.draft.size:  # one context chooses both laws
-        combined = target.size
-    each = np.arange(combined)
-    p, q = target.laws[each % target.size], pair.draft.laws[each // target.size if combined > target.size else each]
-    watch = TableWatch(p, q, seed=derive(seed, "ranks"), logit_tolerance=tolerance)
-    for tokens in calls_of(sample.sequences, sample.calls):
-        prompt = np.tile(np.asarray(pair.prompt, np.int64), (len(tokens), 1))
-        ids = np.concatenate([prompt, tokens], axis=1)
-        at = slice(start, -1)
-        contexts = target.contexts_along(ids)[:, at]
-        if combined > target.size:
-            contexts = contexts + target.size * pair.draft.contexts_along(ids)[:, at]
-        watch.add(contexts, tokens)
-    return measured("all bets together", watch)
 
 
 def _sample_part(part: Part, pair: Pair, draws: int, length: int, seed: int, *, small: bool) -> Sample:
@@ -212,7 +256,7 @@ def _own_models(planned: Planned, context: Context, decoder: DecoderLike) -> Fou
         for depth, groups in enumerate(by_depth)
     ]
     ranks = rank_cells(decoder, prompts, samples, eos, name, context.seed, d)
-    bets = own_wealth(decoder, prompts, samples, eos, name, context.seed, d)
+    bets = own_wealth(decoder, prompts, samples, name, context.seed, d)
     merged = Sample(counts_known=samples[0].counts_known)
     for sample in samples:
         merged.accepted += sample.accepted

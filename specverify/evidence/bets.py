@@ -67,7 +67,8 @@ def alternatives(with_q: bool) -> list[Alternative]:
 def payoffs(rows: Rows, at: At, with_q: bool) -> tuple[Array, Array]:
     """Payoffs y/p - 1 of the faults (F, N, X), and g - E_p g of the directions (D, N, X), at tokens where p > 0."""
     everywhere = At.everywhere(rows)
-    faults = [FAULT_LAWS[n](at) / at.p - 1 for n in FAULT_LAWS if with_q or n in WITHOUT_Q]
+    # A difference of nearly equal numbers may leave a law at -1e-17 where it is 0, and p there may be smaller still.
+    faults = [np.maximum(FAULT_LAWS[n](at), 0.0) / at.p - 1 for n in FAULT_LAWS if with_q or n in WITHOUT_Q]
     tilts = []
     for name, density in DIRECTIONS.items():
         if with_q or name in WITHOUT_DRAFT:

@@ -47,31 +47,42 @@ def largest_share(counts: Ints, ratios: Array, alpha: float) -> float:
     return high
 
 
-def share_on_grid(levels: Array, logs: Array, alpha: float) -> float:
-    """The same from ln L at some levels only (rising): the least level that is excluded, with all above it; 1 if none is."""
-    values = np.concatenate([[0.0], logs])
+def share_on_grid(levels: Array, logs: Array, alpha: float, *, paid: bool = False) -> float:
+    """The same from ln L at some levels only (rising): the least level that is excluded, with all above it; 1 if none is.
+
+    paid: every ln L has paid for a tolerance of the logits, all the same; what nobody bet on, which has not, is then left out.
+    """
+    values = logs if paid else np.concatenate([[0.0], logs])
+    first = 0 if paid else 1
     floor = float(logsumexp(values)) - math.log(len(values)) - math.log(1 / alpha)
     best = int(np.argmax(values))
-    excluded = [float(level) for i, level in enumerate(levels, 1) if i > best and values[i] <= floor]
+    excluded = [float(level) for i, level in enumerate(levels, first) if i > best and values[i] <= floor]
     return min(excluded, default=1.0)
+
+
+SAME_LAW = 1e-3
+"""TV per token up to which a fault counts as no fault on the models at hand; by then no budget would show it."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Mean and variance of ln y/p for one token drawn from y: infinite where y emits what p never does."""
+    """What one token drawn from y does for a bet on y: mean and variance of ln y/p, where p has the token at all.
+
+    impossible: probability of a token that p never has, which refutes by itself. tv: TV(y, p).
+    """
 
     mean: float
     variance: float
+    impossible: float = 0.0
+    tv: float = 1.0
 
     def tokens(self, alpha: float, weight: float) -> float:
         """Tokens after which the fault is refuted with probability about 0.99 by a bet of this weight."""
-        if self.mean <= 1e-15:
-            return math.inf
-        if math.isinf(self.mean):
-            return 1.0
         goal, spread = math.log(1 / alpha) - math.log(weight), SURE * math.sqrt(self.variance)
-        root = (spread + math.sqrt(spread**2 + 4 * self.mean * goal)) / (2 * self.mean)
-        return root**2
+        by_wealth = math.inf
+        if self.mean > 1e-15:
+            by_wealth = ((spread + math.sqrt(spread**2 + 4 * self.mean * goal)) / (2 * self.mean)) ** 2
+        return min(by_wealth, math.log(100) / self.impossible if self.impossible > 0 else math.inf)
 
 
 def seen_by_now(growth: Growth, tokens: int, alpha: float, weight: float) -> bool:
@@ -79,24 +90,43 @@ def seen_by_now(growth: Growth, tokens: int, alpha: float, weight: float) -> boo
     return tokens >= growth.tokens(alpha, weight)
 
 
-def growths(rows: Rows, shares: Array, with_q: bool) -> dict[str, Growth]:
-    """Growth of every catalogued fault when contexts come with these shares (C,), which sum to 1."""
-    everywhere = At.everywhere(rows)
-    found = {}
-    for name, law in FAULT_LAWS.items():
-        if not with_q and name not in WITHOUT_Q:
-            continue
-        y = law(everywhere)
-        visited = shares > 0
-        if (y[visited][rows.p[visited] <= 0] > 1e-12).any():
-            found[name] = Growth(math.inf, 0.0)
-            continue
-        there = (y > 0) & (rows.p > 0)
-        logs = np.log(np.where(there, y, 1.0) / np.where(there, rows.p, 1.0))
-        mean = float((shares[:, None] * y * logs).sum())
-        second = float((shares[:, None] * y * logs**2).sum())
-        found[name] = Growth(max(mean, 0.0), max(second - mean**2, 0.0))
-    return found
+class GrowthMeter:
+    """Growth of every catalogued fault over the laws that came along a run.
+
+    level: share of the tokens that follow the fault.
+    """
+
+    def __init__(self, with_q: bool, *, level: float = 1.0) -> None:
+        self.level = level
+        self._names = [n for n in FAULT_LAWS if with_q or n in WITHOUT_Q]
+        self._sums = np.zeros((len(self._names), 4))
+        self._weight = 0.0
+
+    def add(self, rows: Rows, shares: Array, paid: Array) -> None:
+        """Laws (C, V) that came with these weights (C,); paid (C, V) is what every bet pays for a token."""
+        everywhere, p = At.everywhere(rows), rows.p
+        self._weight += float(shares.sum())
+        for sums, name in zip(self._sums, self._names, strict=True):
+            y = (1 - self.level) * p + self.level * FAULT_LAWS[name](everywhere)
+            there = (y > 0) & (p > 0)
+            logs = np.where(there, np.log(np.where(there, y, 1.0) / np.where(there, p, 1.0)) - paid, 0.0)
+            each = (y * logs, y * logs**2, y * (p <= 0), np.abs(y - p) / 2)
+            sums += [float(shares @ one.sum(1)) for one in each]
+
+    def growths(self) -> dict[str, Growth]:
+        """By the name of the fault. Rounding leaves a mean of 1e-16 where nothing grows."""
+        found = {}
+        for name, sums in zip(self._names, self._sums, strict=True):
+            mean, second, impossible, tv = sums / max(self._weight, 1e-300)
+            found[name] = Growth(max(mean, 0.0), max(second - mean**2, 0.0), impossible if impossible > 1e-12 else 0.0, tv)
+        return found
+
+
+def growths(rows: Rows, shares: Array, with_q: bool, *, level: float = 1.0, paid: Array | None = None) -> dict[str, Growth]:
+    """Growth of every catalogued fault when laws come with these shares (C,), which sum to 1."""
+    meter = GrowthMeter(with_q, level=level)
+    meter.add(rows, shares, np.zeros(rows.p.shape) if paid is None else paid)
+    return meter.growths()
 
 
 def ratios_of(rows: Rows, name: str) -> Array:

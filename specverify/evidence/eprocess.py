@@ -61,7 +61,13 @@ class EProcess:
         """The largest ln E at any moment that was looked at."""
 
     def add(self, increments: Array, tokens: int) -> float:
-        """Multiply every wealth by exp(increments), (M,), after ``tokens`` more tokens, and look: ln E now."""
+        """Multiply every wealth by exp(increments), (M,), after ``tokens`` more tokens, and look: ln E now.
+
+        Errors: ValueError for an increment that is no number, which would hide all evidence from then on.
+        """
+        if np.isnan(increments).any():
+            names = {self.alternatives[int(i)].name for i in np.flatnonzero(np.isnan(increments))}
+            raise ValueError(f"bets on {', '.join(sorted(names))} pay what is no number; are the laws finite and not negative?")
         self.logs = self.logs + increments
         self.tokens += tokens
         now = self.log_e

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from specverify.evidence.contamination import growths, largest_share, ratios_of, seen_by_now, share_on_grid
+from specverify.evidence.contamination import Growth, growths, largest_share, ratios_of
 from specverify.evidence.eprocess import FLOOR, Alternative, EProcess
 from specverify.evidence.judging import Judgement
+from specverify.evidence.passing import Power, bounds_by_level, listed, power, worst_share
 from specverify.evidence.pointwise import FAULT_LAWS, Rows
 from specverify.evidence.watch import StreamWatch, TableWatch, widened_by
 from specverify.laws import Array, Ints
@@ -47,7 +48,9 @@ class WealthMeasurement:
 
     bets: one alternative each with ln of its wealth. impossible: tokens seen that the target never gives. counted: for table
     models, all that the bets on faults depend on. logit_tolerance: rounding that was declared, which every wealth has paid for.
-    Guarantee: see :mod:`specverify.evidence.eprocess`.
+    until: the share of tokens at which every known fault was looked for, where a pass needs all of them seen. growing: for
+    other models, how each fault would have grown along the run. stopped: why the run ended before that. Guarantee: see
+    :mod:`specverify.evidence.eprocess`.
     """
 
     label: str
@@ -56,6 +59,9 @@ class WealthMeasurement:
     impossible: int = 0
     counted: Counted | None = None
     logit_tolerance: float = 0.0
+    until: float | None = None
+    growing: Mapping[str, Growth] | None = None
+    stopped: str = ""
     _judged: dict[float, Judgement] = field(default_factory=dict, init=False, repr=False)
     kind = "wealth"
 
@@ -90,7 +96,7 @@ class WealthMeasurement:
             return Judgement(
                 "refuted", f"{self.label}: evidence of e^{log_e:.0f} in {self.tokens} tokens; {self.diagnosis()}", numbers
             )
-        return Judgement("certified", f"{self.label}: {self._passed(alpha, numbers)}", numbers)
+        return self._not_refuted(alpha, numbers)
 
     def diagnosis(self) -> str:
         """The fault or direction with the most wealth, and how much more it has than the next."""
@@ -125,47 +131,52 @@ class WealthMeasurement:
         seen, right = int(counts[context, token]), float(expected[context, token])
         return f"; furthest off is token {token} of law {context}: {seen} times, {right:.1f} expected"
 
-    def _passed(self, alpha: float, numbers: dict[str, float]) -> str:
-        said = f"{self.tokens} tokens, evidence {math.exp(min(numbers['log_e'], 50)):.2g} against exactness"
-        if alpha <= 0:
-            return said
-        if self.counted is None:
-            return said + self._bounded_on_levels(alpha, numbers)
-        rows, counts = self.counted.rows(), self.counted.counts
-        with_q = self.counted.q is not None
-        shares = counts.sum(1) / max(counts.sum(), 1)
-        weights = {a.name: a.weight for a, _ in self.bets if a.family == "fault" and a.level == 1.0}
-        growing = {n: g for n, g in growths(rows, shares, with_q).items() if g.mean > 1e-12}
-        unseen = [n for n, g in growing.items() if not seen_by_now(g, self.tokens, alpha, weights[n])]
-        bounds = {n: largest_share(counts, ratios_of(rows, n), alpha) for n in growing if n not in unseen}
-        numbers |= {"faults_seen": float(len(growing) - len(unseen)), "faults_unseen": float(len(unseen))}
-        if bounds:
-            worst = max(bounds, key=bounds.__getitem__)
-            numbers["contamination"] = bounds[worst]
-            said += f"; at most {bounds[worst]:.2g} of them follow any of {len(bounds)} known faults ({worst} the least known)"
-        if unseen:
-            said += f"; too few to see {', '.join(unseen)}"
-        return said
+    def power(self, alpha: float) -> Power | None:
+        """Which known faults would have been refuted by now; None where it was not measured."""
+        level, growing = self.until or 1.0, self.growing
+        if self.counted is not None:
+            counts, rows = self.counted.counts, self.counted.rows()
+            paid = widened_by(rows.p, self.logit_tolerance)
+            shares = counts.sum(1) / max(counts.sum(), 1)
+            growing = growths(rows, shares, self.counted.q is not None, level=level, paid=paid)
+        return None if growing is None else power(growing, [one for one, _ in self.bets], level, self.tokens, alpha)
 
-    def _bounded_on_levels(self, alpha: float, numbers: dict[str, float]) -> str:
-        """The same from the levels that were bet on, where there are no counts: the least share that is excluded."""
-        levels: dict[str, list[tuple[float, float]]] = {}
-        for one, log in self.bets:
-            if one.family == "fault":
-                levels.setdefault(one.name, []).append((one.level, log))
-        bounds = {}
-        for name, pairs in levels.items():
-            shares, logs = (np.array(x) for x in zip(*sorted(pairs), strict=True))
-            bounds[name] = share_on_grid(shares, logs, alpha)
-        known = {name: bound for name, bound in bounds.items() if bound < 1}
-        numbers |= {"faults_seen": float(len(known)), "faults_unseen": float(len(bounds) - len(known))}
-        if not known:
-            return "; too few to exclude any known fault"
-        worst = max(known, key=known.__getitem__)
-        numbers["contamination"] = known[worst]
-        said = f"; less than {known[worst]:.2g} of them follow any of {len(known)} known faults"
-        left = [name for name in bounds if name not in known]
-        return said + (f"; not excluded: {', '.join(left)}" if left else "")
+    def bounds(self, alpha: float) -> dict[str, float]:
+        """Upper bound on the share of tokens that follow each fault; 1 where nothing is known. Each holds at ``alpha``."""
+        if self.counted is None:
+            return bounds_by_level(self.bets, alpha, paid=self.logit_tolerance > 0)
+        rows, counts = self.counted.rows(), self.counted.counts
+        faults = dict.fromkeys(one.name for one, _ in self.bets if one.family == "fault")
+        return {name: largest_share(counts, ratios_of(rows, name), alpha) for name in faults}
+
+    def _not_refuted(self, alpha: float, numbers: dict[str, float]) -> Judgement:
+        said = f"{self.label}: {self.tokens} tokens, evidence {math.exp(min(numbers['log_e'], 50)):.2g} against exactness"
+        if alpha <= 0:
+            return Judgement("certified", said, numbers)
+        found, bounds = self.power(alpha), self.bounds(alpha)
+        different = bounds if found is None else [*found.seen, *found.needed, *found.hidden]
+        known = {name: bounds[name] for name in different if bounds[name] < 1}
+        if known:
+            worst, most = worst_share(known)
+            numbers["contamination"] = most
+            said += f"; at most {most:.2g} of them follow any of {len(known)} known faults ({worst} the least known)"
+        else:
+            said += "; too few to exclude any known fault"
+        left = [name for name in different if name not in known]
+        if found is None:
+            numbers |= {"faults_seen": float(len(known)), "faults_unseen": float(len(left))}
+            return Judgement("certified", said + (f"; not excluded: {', '.join(left)}" if left else ""), numbers)
+        numbers |= {"faults_seen": float(len(found.seen)), "faults_unseen": float(len(found.needed) + len(found.hidden))}
+        if found.hidden:
+            said += f"; no larger than the declared tolerance: {', '.join(found.hidden)}"
+        if self.until is None or not found.needed:
+            share = "" if self.until in (None, 1.0) else f" at {self.until:.0%} of the tokens"
+            told = f"; every known fault that differs here would have been refuted{share}" if self.until else ""
+            return Judgement(
+                "certified", said + told + (f"; too few to see {', '.join(found.needed)}" if found.needed else ""), numbers
+            )
+        why = f" ({self.stopped})" if self.stopped else ""
+        return Judgement("inconclusive", f"{said}; too few tokens{why} to have refuted {listed(found.needed)}", numbers)
 
     def _wrong_bet(self) -> str:
         """A bet on a fault whose recorded wealth is not what the counts give, if there is one."""
@@ -193,6 +204,9 @@ class WealthMeasurement:
             "impossible": self.impossible,
             "counted": counted,
             "logit_tolerance": self.logit_tolerance,
+            "until": self.until,
+            "growing": None if self.growing is None else {name: list(astuple(g)) for name, g in self.growing.items()},
+            "stopped": self.stopped,
         }
 
     @classmethod
@@ -203,7 +217,18 @@ class WealthMeasurement:
         if held is not None:
             q = None if held["q"] is None else np.array(held["q"], float)
             counted = Counted(np.array(held["counts"], np.int64), np.array(held["p"], float), q)
-        return cls(data["label"], bets, int(data["tokens"]), int(data["impossible"]), counted, data.get("logit_tolerance", 0.0))
+        growing = data.get("growing")
+        return cls(
+            data["label"],
+            bets,
+            int(data["tokens"]),
+            int(data["impossible"]),
+            counted,
+            data.get("logit_tolerance", 0.0),
+            data.get("until"),
+            None if growing is None else {name: Growth(*map(float, values)) for name, values in growing.items()},
+            data.get("stopped", ""),
+        )
 
 
 Bets = tuple[tuple[Alternative, float], ...]
@@ -228,11 +253,11 @@ def _read(written: Mapping[str, str]) -> Bets:
     return tuple(out)
 
 
-def measured(label: str, watch: TableWatch | StreamWatch) -> WealthMeasurement:
-    """What a watch has seen, as a measurement."""
+def measured(label: str, watch: TableWatch | StreamWatch, **more: Any) -> WealthMeasurement:
+    """What a watch has seen, as a measurement; ``more`` are its further fields."""
     bets = tuple(zip(watch.process.alternatives, watch.process.logs.tolist(), strict=True))
     counted = Counted(watch.counts, watch.p, watch.q) if isinstance(watch, TableWatch) else None
-    return WealthMeasurement(label, bets, watch.process.tokens, watch.impossible, counted, watch.logit_tolerance)
+    return WealthMeasurement(label, bets, watch.process.tokens, watch.impossible, counted, watch.logit_tolerance, **more)
 
 
 def calls_of(sequences: Sequence[Sequence[int]], calls: Sequence[int]) -> list[Ints]:

@@ -8,6 +8,7 @@ from odd_laws import laws_of
 
 from specverify.evidence.bets import DIRECTIONS, FAULT_LEVELS, TILTS, alternatives, divergences, payoffs
 from specverify.evidence.dependence import KINDS, LEVELS, Drawn, dependence_alternatives, log_payoffs, pair_payoffs
+from specverify.evidence.eprocess import Alternative, EProcess
 from specverify.evidence.pointwise import FAULT_LAWS, At, Rows
 from specverify.evidence.ranks import CELLS, CONCENTRATIONS, Ranks, lower, lower_at, rank_alternatives
 from specverify.laws import Array, kl_divergence
@@ -113,3 +114,23 @@ def test_evidence_of_ranks_is_a_fair_mixture() -> None:
         total += np.exp(logs) / CELLS
     np.testing.assert_allclose(total, 1, atol=1e-9)
     assert len(rank_alternatives(True)) == 3 * len(CONCENTRATIONS)
+
+
+def test_no_bet_pays_less_than_nothing_where_rounding_leaves_a_law_below_zero() -> None:
+    """Sharp laws that are nearly equal: every payoff is a number, and none lies below -1."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(4000, 28)) * 8
+    p, q = (np.exp(x - x.max(1, keepdims=True)) for x in (logits, logits + 0.1 * rng.normal(size=logits.shape)))
+    rows = Rows(p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True))
+    assert any((law(At.everywhere(rows)) < 0).any() for law in FAULT_LAWS.values())
+    faults, tilts = payoffs(rows, At.everywhere(rows), with_q=True)
+    assert faults.min() >= -1
+    assert np.isfinite(faults).all()
+    assert np.isfinite(tilts).all()
+
+
+def test_a_payoff_that_is_no_number_is_an_error() -> None:
+    """Not a wealth that never refutes again."""
+    process = EProcess([Alternative("fault", "lenience", 1.0, 1.0)])
+    with pytest.raises(ValueError, match="bets on lenience"):
+        process.add(np.array([np.nan]), 1)

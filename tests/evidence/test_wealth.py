@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from specverify.checks.pair_tokens import wealth
 from specverify.checks.sampling import Sample
-from specverify.checks.sequence import wealth
 from specverify.evidence.measurements import WealthMeasurement, from_json
 from specverify.evidence.pointwise import FAULT_LAWS, At, Rows
 from specverify.evidence.watch import TableWatch
