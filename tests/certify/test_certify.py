@@ -56,7 +56,7 @@ def test_an_exact_verifier_is_certified_with_all_controls_refuted(good_run):
         ("not_a_number", "error", "nan"),
         ("raises", "error", "first line second line"),
         ("says_too_much", "refuted", "reported accepted count"),
-        ("wrong_in_small_batches", "refuted", "small batches"),
+        ("wrong_in_small_batches", "refuted", "tokens came that the target never gives"),
         ("wrong_in_bfloat16", "refuted", "refute it"),
         ("wrong_on_one_size", "refuted", "generated pairs"),
         ("leaves", "error", "SystemExit"),
@@ -140,11 +140,17 @@ def test_verdicts_of_decoders(mode, verdict, check, few_controls):
         assert check in {e.check for e in certificate.evidence if e.verdict == verdict and e.expected == "certified"}
 
 
+def test_small_batches_are_judged_apart(few_controls):
+    """What goes wrong in batches of 2 to 64 is refuted by the test that samples in such batches, too."""
+    certificate = certify("x", SMOKE, subject=subjects.wrong_in_small_batches, only="small batches")
+    assert [e.verdict for e in certificate.evidence] == ["refuted"]
+
+
 @pytest.mark.parametrize(
     ("mode", "facts", "verdict"),
     [
         ("coarse", {}, "refuted"),
-        ("coarse", {"logit_tolerance": 0.15}, "certified"),
+        ("coarse", {"logit_tolerance": 0.2}, "certified"),
         ("wrong", {"logit_tolerance": 0.02}, "refuted"),
     ],
 )
