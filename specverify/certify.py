@@ -94,7 +94,7 @@ class Runner:
     def _found(self, planned: Planned, seed: int, alpha: float) -> Found:
         part = self._part(planned.part)
         context = Context(part, self.plan.spec, self.plan.settings, seed, alpha)
-        if isinstance(part, Decoder) and planned.variant == "own models":
+        if isinstance(part, Decoder) and planned.variant in ("own models", "mixed batch"):
             context.opened = self._open(part)
         found: Found = CHECKS[planned.check].run(planned, context)
         if not found.measurements:
