@@ -18,7 +18,7 @@ from specverify.faults.decoders import Loop, laws_from
 from specverify.faults.rounds import assemble, at, residual, with_bonus
 from specverify.pairs import named_pair
 from specverify.requests import Request
-from specverify.subjects import Decoder, DecoderLike, Facts, Model
+from specverify.subjects import Decoder, DecoderLike, Facts
 from specverify.tables import torch_models
 
 
@@ -84,9 +84,7 @@ def temperature_of_the_neighbour(requests: Sequence[Request]) -> list[Line]:
 def length_of_the_neighbour(requests: Sequence[Request]) -> list[Line]:
     """Stop a row where the row before should stop, if that is earlier."""
     lines = each_its_own(requests)
-    return [
-        replace(line, max_new_tokens=min(line.max_new_tokens, lines[i - 1].max_new_tokens)) for i, line in enumerate(lines)
-    ]
+    return [replace(line, max_new_tokens=min(line.max_new_tokens, lines[i - 1].max_new_tokens)) for i, line in enumerate(lines)]
 
 
 def seed_and_place(requests: Sequence[Request]) -> list[Line]:
@@ -113,9 +111,10 @@ def tempered(log_laws: Tensor, temperatures: Tensor) -> Tensor:
     return torch.where(t == 0, best, (log_laws / torch.where(t == 0, 1.0, t)).softmax(-1))
 
 
-def drawn(laws: Tensor, lines: Sequence[Line]) -> Tensor:
-    """One token (B,) per row of laws (B, V), each from the stream of its row."""
-    return torch.cat([torch.multinomial(law[None], 1, generator=line.stream)[0] for law, line in zip(laws, lines, strict=True)])
+def clocks(lines: Sequence[Line], n: int, vocab_size: int) -> Tensor:
+    """Exponentials (B, n, V), each row's from its own stream: argmax law / clock is a draw from the law."""
+    empty = [torch.empty((n, vocab_size), dtype=torch.float64) for _ in lines]
+    return torch.stack([row.exponential_(generator=line.stream) for row, line in zip(empty, lines, strict=True)])
 
 
 @dataclass(eq=False)
@@ -155,9 +154,10 @@ class BatchLoop(Loop):
         """Draft and verify once: tokens (B, K+1), counts (B,)."""
         temperatures = torch.tensor([line.temperature for line in lines], dtype=torch.float64)
         text, rows, laws = ids.clone(), torch.arange(len(lines)), []
+        race = clocks(lines, self.k + 1, self.vocab_size)
         for j in range(self.k):
             laws.append(tempered(laws_from(self.draft, text, lengths + j - 1, 1).log(), temperatures)[:, 0])
-            text[rows, lengths + j] = drawn(laws[-1], lines)
+            text[rows, lengths + j] = (laws[-1] / race[:, j]).argmax(-1)
         drafts, q = text[rows[:, None], lengths[:, None] + torch.arange(self.k)], torch.stack(laws, 1)
         p = tempered(laws_from(self.target, text, lengths - 1, self.k + 1).log(), temperatures)
         u = torch.zeros(drafts.shape, dtype=p.dtype)
@@ -165,7 +165,8 @@ class BatchLoop(Loop):
             if line.filled:
                 row.copy_(torch.rand(self.k, dtype=p.dtype, generator=line.stream))
         accepted = (u < (at(p, drafts) / at(q, drafts)).clamp(max=1)).long().cumprod(1).sum(1)
-        return assemble(drafts, accepted, drawn(with_bonus(residual(q, p), p)[rows, accepted], lines))
+        last = with_bonus(residual(q, p), p)[rows, accepted] / race[:, self.k]
+        return assemble(drafts, accepted, last.argmax(-1))
 
 
 class Attentive:
@@ -194,8 +195,7 @@ def over_tables(arrange: Arrange = each_its_own, eos_id: int | None = None) -> D
 
 def over_far_context(arrange: Arrange = each_its_own) -> DecoderLike:
     """Make a server over models that attend to all of the context."""
-    models: list[Model] = [Attentive(5, seed) for seed in (0, 1)]
-    return BatchLoop(*models, 3, arrange=arrange)
+    return BatchLoop(Attentive(5, 0), Attentive(5, 1), 3, arrange=arrange)
 
 
 def _server(name: str, arrange: Arrange = each_its_own, opened: Callable[[Arrange], DecoderLike] = over_tables) -> Decoder:

@@ -25,7 +25,9 @@ SEEN_BY = {
     "C02": {"single_step", "acceptance"},
     "C03": {"single_step", "sequence"},
     "C04": {"sequence"},
-    "C06": {"sequence"},
+    "C06_noise_unfilled": {"sequence"},
+    "C06_unfilled_beside_seeds": {"rows"},
+    "C19": {"rows"},
     "C17_same_stream_for_rows": {"seeds", "sequence"},
     "C17_same_coins_for_rows": {"sequence"},
     "C18": {"seeds"},
@@ -66,7 +68,8 @@ def test_its_repaired_twin_is_not(name):
     """The repaired subject is certified in every test."""
     repaired = next(c.repaired for c in CASES.values() if c.repaired.name == name)
     evidence = evidence_of(repaired)
-    assert {e.verdict for e in evidence} == {"certified"}, [(e.test, e.verdict) for e in evidence]
+    put = [e for e in evidence if e.check != "rows" or e.verdict != "skipped"]  # most decoders do not serve
+    assert {e.verdict for e in put} == {"certified"}, [(e.test, e.verdict) for e in evidence]
 
 
 @pytest.mark.parametrize("name", MORE_FAULTS)
