@@ -24,8 +24,8 @@ from specverify.subjects import Decoder, DecoderLike, Facts
 NAME = "rows"
 QUESTION = "Does every row of a mixed batch follow the law of its own request, whatever stands beside it?"
 
-ROWS = 10
-"""Rows of a mixed batch."""
+CALLS = {"smoke": 150, "standard": 300, "certify": 1_000}
+"""Mixed batches to serve, of ten rows each."""
 FEWEST = 4
 """Mixed batches at least, however large the vocabulary is."""
 SERVED_AGAIN = 8
@@ -36,7 +36,7 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     """One statistical test on the decoder's own models; whether it serves is seen when they are opened."""
     if not isinstance(part, Decoder) or part.open is None:
         return Skipped(NAME, part.name, "requests are served by decoders with models of their own")
-    return [Planned(NAME, part.name, "mixed batch", True, {"calls": settings.budget.single // ROWS})]
+    return [Planned(NAME, part.name, "mixed batch", True, {"calls": CALLS[settings.budget.name]})]
 
 
 def run(planned: Planned, context: Context) -> Found:
