@@ -115,7 +115,7 @@ class ReferenceDecoder:
 
     def target_log_probs_at(self, ids: Tensor, temperature: float) -> Tensor:
         """Return the same log-laws (B, T, V) with another temperature in place of the decoder's own."""
-        return self._log_probs(self.main, ids, self._processors_at(temperature))
+        return self._log_probs(self.main, ids, replace(self.processors, temperature=temperature))
 
     def draft_log_probs(self, ids: Tensor) -> Tensor:
         """Return log-laws (B, T, V) of the draft after the processors: row t follows ``ids[:, : t + 1]``."""

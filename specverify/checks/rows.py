@@ -15,7 +15,7 @@ from specverify.checks.seeds import RARE
 from specverify.checks.served import MOST_NEW, TWIN_NEW, Mixer, Served, Server
 from specverify.evidence.measurements import AnyMeasurement, OutcomeMeasurement, RateMeasurement, ViolationMeasurement
 from specverify.evidence.watch import StreamWatch
-from specverify.evidence.wealth import WealthMeasurement, measured
+from specverify.evidence.wealth import measured
 from specverify.laws import Array
 from specverify.randomness import derive, stream
 from specverify.requests import Request, Serving
@@ -47,7 +47,7 @@ def run(planned: Planned, context: Context) -> Found:
     if not isinstance(decoder, Serving):
         said = "the decoder has no serve(requests): rows of different length, seed and temperature cannot be asked for"
         return Found((OutcomeMeasurement("skipped", said),))
-    server = Server(decoder, decoder, part.name)
+    server = Server(decoder, decoder, part.name, greedy_only=part.facts.rule == "greedy")
     with seeded(derive(context.seed, "rows")):
         return _judged(server, part.facts, _calls(planned.params["calls"], decoder), context.seed)
 
@@ -128,12 +128,12 @@ class Tally:
 
     def measurements(self) -> list[AnyMeasurement]:
         """All of it as measurements; which ones there are depends on the requests alone."""
-        bets: list[WealthMeasurement] = [
-            replace(measured(f"all bets on rows {kind}", watch), impossible=0) for kind, watch in self.watches.items()
-        ]
+        sampled: list[AnyMeasurement] = []
+        if not self.server.greedy_only:
+            bets = [replace(measured(f"all bets on rows {kind}", watch), impossible=0) for kind, watch in self.watches.items()]
+            sampled = [*bets, _violations("no sampled token of probability 0", self.impossible, self.tokens)]
         return [
-            *bets,
-            _violations("no sampled token of probability 0", self.impossible, self.tokens),
+            *sampled,
             _violations("every row has the tokens it asked for, or ends at eos", self.wrong, self.rows),
             _violations("greedy rows take the likeliest token, up to rounding", self.not_best, self.greedy),
             *(
@@ -179,7 +179,9 @@ def not_the_best(server: Server, row: Served, tolerance: float) -> list[str]:
 
 def replayed(server: Server, batches: Sequence[Sequence[Served]]) -> ViolationMeasurement:
     """Whether a seeded request that is served alone, one of each batch, gets the same tokens when it is served again."""
-    asked = [next((r.request for r in rows if r.request.seed is not None and not r.greedy), None) for rows in batches]
+    asked = [
+        next((r.request for r in rows if r.request.seed is not None and r.request.temperature != 0), None) for rows in batches
+    ]
     twice = [(server.serve([one])[0], server.serve([one])[0]) for one in asked if one is not None]
     parted = [f"{list(again.tokens)} instead of {described(row)}" for row, again in twice if row.tokens != again.tokens]
     return _violations("a seeded request that is served alone replays", parted, len(twice))
@@ -202,7 +204,7 @@ def in_other_company(server: Server, facts: Facts, batches: Sequence[Sequence[Se
             if not _same(server, row, tokens, facts.logit_tolerance):
                 parted[row.greedy].append(f"{list(tokens)} {company} instead of {described(row)}")
     found = [_violations("a greedy row is the same in other company, up to ties", parted[True], asked[True])]
-    if invariant:
+    if invariant and not server.greedy_only:
         found.append(_violations("a seeded row is the same in other company", parted[False], asked[False]))
     return found
 

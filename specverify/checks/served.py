@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -30,23 +30,25 @@ sqrt(n) eps of its size: 256 allows for n = 65,536 per logit. Half precision is 
 
 @dataclass(frozen=True)
 class Served:
-    """A request, the tokens that it got, cut where they should have ended, and what is wrong with their number."""
+    """A request, the tokens that it got, cut where they should have ended, and what is wrong with their number.
+
+    greedy: whether the likeliest token is asked for everywhere.
+    """
 
     request: Request
     tokens: Row
     wrong: str
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the request asked for the likeliest token everywhere."""
-        return self.request.temperature == 0
+    greedy: bool
 
 
 class Server:
-    """A decoder that serves, as the check talks to it: batches of requests in, rows and laws out."""
+    """A decoder that serves, as the check talks to it: batches of requests in, rows and laws out.
 
-    def __init__(self, decoder: DecoderLike, serving: Serving, name: str) -> None:
-        self.decoder, self.serving, self.name = decoder, serving, name
+    greedy_only: the decoder's own setting is greedy and no other temperature may be asked for.
+    """
+
+    def __init__(self, decoder: DecoderLike, serving: Serving, name: str, *, greedy_only: bool = False) -> None:
+        self.decoder, self.serving, self.name, self.greedy_only = decoder, serving, name, greedy_only
         self.vocab_size = decoder.vocab_size
         eos = getattr(decoder, "eos_id", None)
         self.eos = None if eos is None else int(eos)
@@ -60,7 +62,8 @@ class Server:
         for request, row in zip(requests, rows, strict=True):
             said = until_end(row, self.eos)[: request.max_new_tokens]
             said = said[: said.index(-1)] if -1 in said else said
-            out.append(Served(request, said, wrong_length(row, request, self.eos)))
+            greedy = self.greedy_only or request.temperature == 0
+            out.append(Served(request, said, wrong_length(row, request, self.eos), greedy))
         return out
 
     def _logs(self, rows: Sequence[Served], temperature: float | None) -> tuple[torch.Tensor, float]:
@@ -100,7 +103,7 @@ class Server:
         """Place of the first token of probability 0, asked again for this row alone; None without one."""
         for place in np.flatnonzero(law[np.arange(len(row.tokens)), list(row.tokens)] <= 0):
             # A token at the edge of top-k or top-p may enter or leave with the last bit of a batched product: ask alone.
-            alone = self.laws([Served(row.request, row.tokens[: place + 1], "")])[0]
+            alone = self.laws([replace(row, tokens=row.tokens[: place + 1])])[0]
             if alone[place, row.tokens[place]] <= 0:
                 return int(place)
         return None
@@ -140,7 +143,9 @@ class Mixer:
         """Prompts from the decoder's own where it has some."""
         own = getattr(server.decoder, "prompts", None)
         texts = None if own is None else tuple(map(tuple, decoder_prompts(server.decoder, 0, most=8).tolist()))
-        return cls(server.vocab_size, texts, server.eos, HOT if server.log_probs_at is not None else ())
+        return cls(
+            server.vocab_size, texts, server.eos, HOT if server.log_probs_at is not None and not server.greedy_only else ()
+        )
 
     def _longest(self) -> int:
         length = SHORTEST if self.texts is None else len(self.texts[0])

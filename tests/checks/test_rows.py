@@ -1,4 +1,4 @@
-"""Is every row of a mixed batch judged by its own request? Faulty servers, right ones, ties, and answers that cannot be read."""
+"""Is every row of a mixed batch judged by its own request? Faulty servers, right ones, ties, and unreadable answers."""
 
 import functools
 from dataclasses import replace
@@ -90,8 +90,8 @@ def test_rows_that_end_at_an_eos_are_certified():
     assert refuting(part, 15) == set()
 
 
-@pytest.mark.parametrize("most", [2, 3, 7])
-def test_batches_are_no_larger_than_declared(most):
+@pytest.mark.parametrize(("most", "calls"), [(2, 60), (7, 30)])
+def test_batches_are_no_larger_than_declared(most, calls):
     """A server that takes few rows is given few, in every call, and is judged all the same."""
     sizes = []
 
@@ -101,7 +101,7 @@ def test_batches_are_no_larger_than_declared(most):
 
     assert refuting(server(counting, facts=Facts(max_batch=most)), 8) == set()
     assert max(sizes) == most
-    assert refuting(replace(faulty.C06_unfilled_beside_seeds, facts=Facts(max_batch=most)), 60) == {BETS["without a seed"]}
+    assert refuting(replace(faulty.C06_unfilled_beside_seeds, facts=Facts(max_batch=most)), calls) == {BETS["without a seed"]}
 
 
 def test_seeds_that_are_not_used_do_not_replay():
@@ -145,7 +145,7 @@ class Scripted:
 def gaps(law, token, tolerance=0.0, **more):
     """Whether a greedy row of one token is held against a server with this law."""
     of = Scripted(law, None, **more)
-    row = Served(Request((0,), 1, temperature=0.0), (token,), "")
+    row = Served(Request((0,), 1, temperature=0.0), (token,), "", greedy=True)
     return rows.not_the_best(Server(of, of, "scripted"), row, tolerance)
 
 
@@ -194,6 +194,44 @@ def test_an_impossible_token_refutes_at_once():
     judged = found(decoder(Scripted([0.5, 0.5, 0.0], choose)), 4)
     assert judged[SUPPORT].verdict == "refuted"
     assert "token 2 at place" in judged[SUPPORT].reason
+
+
+def test_a_token_at_the_edge_of_a_filter_is_asked_about_alone():
+    """A law that loses a token in a batch, and has it when the row is asked about alone, does not refute."""
+
+    class Edge(Scripted):
+        def target_log_probs(self, ids):
+            law = self.law if len(ids) == 1 else [0.6, 0.4, 0.0]
+            return torch.tensor(law).log().expand(*ids.shape, -1)
+
+    def choose(requests):
+        return [[int(torch.multinomial(torch.tensor(law), 1)) if r.temperature is None else 0] for r in requests]
+
+    law = [0.5, 0.3, 0.2]
+    of = Edge(law, choose)
+    rows_ = [Served(Request((0,), 1), (2,), "", greedy=False), Served(Request((1,), 1), (0,), "", greedy=False)]
+    judge = Server(of, of, "edge")
+    laws = judge.laws(rows_)
+    assert laws[0][0, 2] == 0
+    assert judge.impossible(rows_[0], laws[0]) is None
+    assert Server(Scripted([0.6, 0.4, 0.0], choose), of, "x").impossible(rows_[0], laws[0]) == 0
+
+
+def test_a_greedy_decoder_is_judged_by_its_choices_alone():
+    """With rule="greedy" all rows are greedy: nothing is bet on, no other temperature is asked for, choices are judged."""
+
+    def choosing(wrong):
+        def choose(requests):
+            assert {r.temperature for r in requests} <= {None, 0.0}
+            return [[wrong if len(requests) > 1 and r.seed is None else 0] * r.max_new_tokens for r in requests]
+
+        return choose
+
+    judged = found(decoder(Scripted([0.6, 0.4], choosing(0)), rule="greedy"), 4)
+    assert {label: j.verdict for label, j in judged.items()} == dict.fromkeys(
+        (LENGTH, GREEDY, REPLAY, GREEDY_COMPANY), "certified"
+    )
+    assert refuting(decoder(Scripted([0.6, 0.4], choosing(1)), rule="greedy"), 4) == {GREEDY, GREEDY_COMPANY}
 
 
 def verdict_of(part):
