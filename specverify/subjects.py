@@ -247,7 +247,8 @@ class Decoder:
 
     open() builds it with its own models. build(target, draft, k, eos_id), when given, builds the same decoder over models
     handed in, which lets the exact engine run it. parts are verifiers, steps and tree
-    verifiers of the same decoder, certified apart.
+    verifiers of the same decoder, certified apart. serves: what open() returns serves requests that differ, see
+    :class:`~specverify.requests.Serving`; it is said here because tests are planned before anything is opened.
     """
 
     name: str
@@ -255,6 +256,7 @@ class Decoder:
     build: Callable[..., DecoderLike] | None = None
     facts: Facts = field(default_factory=Facts)
     parts: tuple[Verifier | Step | TreeVerifier, ...] = ()
+    serves: bool = False
 
     kind = "decoder"
 
@@ -317,7 +319,8 @@ def step(k: int, *, name: str | None = None, **facts: Any) -> Callable[[Callable
 
 def decoder(instance: DecoderLike, *, name: str | None = None, **facts: Any) -> Decoder:
     """Wrap an object with ``vocab_size``, ``generate`` and ``target_log_probs`` as a :class:`Decoder`."""
-    return Decoder(name or type(instance).__name__, lambda: instance, facts=facts_from(facts))
+    serves = isinstance(instance, Serving)
+    return Decoder(name or type(instance).__name__, lambda: instance, facts=facts_from(facts), serves=serves)
 
 
 def facts_from(given: Mapping[str, Any]) -> Facts:

@@ -13,7 +13,8 @@ from specverify.checks.own_tokens import MOST_PROBABILITIES
 from specverify.checks.sampling import seeded
 from specverify.checks.seeds import RARE
 from specverify.checks.served import MOST_NEW, TWIN_NEW, Mixer, Served, Server
-from specverify.evidence.measurements import AnyMeasurement, OutcomeMeasurement, RateMeasurement, ViolationMeasurement
+from specverify.errors import SubjectError
+from specverify.evidence.measurements import AnyMeasurement, RateMeasurement, ViolationMeasurement
 from specverify.evidence.watch import StreamWatch
 from specverify.evidence.wealth import measured
 from specverify.laws import Array
@@ -24,7 +25,7 @@ from specverify.subjects import Decoder, DecoderLike, Facts
 NAME = "rows"
 QUESTION = "Does every row of a mixed batch follow the law of its own request, whatever stands beside it?"
 
-CALLS = {"smoke": 150, "standard": 300, "certify": 1_000}
+CALLS = {"smoke": 150, "standard": 300, "certify": 600}
 """Mixed batches to serve, of ten rows each."""
 FEWEST = 4
 """Mixed batches at least, however large the vocabulary is."""
@@ -33,9 +34,12 @@ SERVED_AGAIN = 8
 
 
 def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
-    """One statistical test on the decoder's own models; whether it serves is seen when they are opened."""
+    """One statistical test on the decoder's own models."""
     if not isinstance(part, Decoder) or part.open is None:
         return Skipped(NAME, part.name, "requests are served by decoders with models of their own")
+    if not part.serves:
+        said = "the decoder has no serve(requests), or does not declare it with serves=True"
+        return Skipped(NAME, part.name, f"{said}: rows of different length, seed and temperature cannot be asked for")
     return [Planned(NAME, part.name, "mixed batch", True, {"calls": CALLS[settings.budget.name]})]
 
 
@@ -45,8 +49,9 @@ def run(planned: Planned, context: Context) -> Found:
     assert isinstance(part, Decoder)
     assert decoder is not None
     if not isinstance(decoder, Serving):
-        said = "the decoder has no serve(requests): rows of different length, seed and temperature cannot be asked for"
-        return Found((OutcomeMeasurement("skipped", said),))
+        raise SubjectError(
+            f"{part.name} declares serves=True, but what it opens has no serve(requests); give it one, or leave it out"
+        )
     server = Server(decoder, decoder, part.name, greedy_only=part.facts.rule == "greedy")
     with seeded(derive(context.seed, "rows")):
         return _judged(server, part.facts, _calls(planned.params["calls"], decoder), context.seed)

@@ -199,7 +199,7 @@ def over_far_context(arrange: Arrange = each_its_own) -> DecoderLike:
 
 
 def _server(name: str, arrange: Arrange = each_its_own, opened: Callable[[Arrange], DecoderLike] = over_tables) -> Decoder:
-    return Decoder(name, open=partial(opened, arrange), facts=Facts(rule="token rejection"))
+    return Decoder(name, open=partial(opened, arrange), facts=Facts(rule="token rejection"), serves=True)
 
 
 C06_unfilled_beside_seeds = _server("C06_unfilled_beside_seeds", unfilled_beside_seeds)

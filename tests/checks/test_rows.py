@@ -260,11 +260,21 @@ def test_an_answer_that_cannot_be_read_is_an_error_with_its_requests(answer, sai
 
 
 def test_a_decoder_that_does_not_serve_is_not_asked_and_the_certificate_says_so():
-    """The test is skipped with the reason; parts without models of their own have no such test."""
-    evidence = verdict_of(C06_repaired)
-    assert evidence.verdict == "skipped"
+    """The test is left out with the reason, at no cost to the others; parts without models of their own have no such test."""
+    for part, said in ((C06_repaired, "has no serve(requests)"), (Verifier("v", lambda a, b, c: None), "of their own")):
+        skipped = rows.plan(part, SMOKE)
+        assert isinstance(skipped, Skipped)
+        assert said in skipped.reason
+    assert not [p for p in plan_for(C06_repaired, "x", SMOKE).tests if p.check == "rows"]
+
+
+def test_a_server_that_is_declared_and_is_none_is_an_error():
+    """Whoever declares serves=True must open something that serves; an object that is wrapped is looked at."""
+    evidence = verdict_of(replace(C06_repaired, serves=True))
+    assert evidence.verdict == "error"
     assert "no serve(requests)" in evidence.judgements()[0].reason
-    assert isinstance(rows.plan(Verifier("v", lambda a, b, c: None), SMOKE), Skipped)
+    assert decoder(Scripted([0.5, 0.5], None)).serves
+    assert not decoder(C06_repaired.open()).serves
 
 
 def mixer(of):
