@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from reference import decoder
 from reference.decoder import Model
 from reference.noise import BatchNoise, Noise, RowNoise
-from reference.processors import Processors
+from reference.processors import Processors, RowProcessors
 from reference.rules import coupled_races, rule_named
 from reference.rules.trees import tree_rule_named
 from reference.tables import CachedTable
 from specverify import subjects
-from specverify.subjects import Decoder, Emitted, Facts, Generated, Step, Verifier
+from specverify.subjects import Decoder, Emitted, Facts, Generated, Request, Step, Verifier
 from specverify.trees import Children, Tree, TreeShape, TreeVerifier
 
 
@@ -45,8 +47,8 @@ class ReferenceDecoder:
         self.vocab_size = main.vocab_size
         if k < 1:
             raise ValueError(f"k is {k}; a round drafts at least one token")
-        if rule == "greedy" and self.processors.temperature != 0:
-            raise ValueError("the greedy rule is lossless at temperature 0 only; set temperature=0 or take token_rejection")
+        self.greedy_only = rule == "greedy"
+        self._processors_at(self.processors.temperature)
         if prompts is not None:
             self.prompts = prompts
         if timing is not None:
@@ -81,17 +83,52 @@ class ReferenceDecoder:
             eos_id=self.eos_id,
         )
 
+    def serve(self, requests: Sequence[Request]) -> list[list[int]]:
+        """Serve requests side by side, of any prompt lengths, numbers of tokens, seeds and temperatures.
+
+        Prompts are padded on the right, where no token sees the padding. Rows without a seed draw from torch's global
+        stream. All rows run until the longest is done, and are cut: a row's draws do not depend on how many tokens are
+        asked for. Errors: ValueError for no requests, or a temperature that the rule is not lossless at.
+        """
+        if not requests:
+            raise ValueError("there are no requests to serve; give at least one")
+        own = self.processors.temperature
+        rows = RowProcessors([self._processors_at(own if r.temperature is None else r.temperature) for r in requests])
+        longest = max(r.max_new_tokens for r in requests)
+        generated = decoder.generate(
+            self.main,
+            self.draft,
+            pad_sequence([torch.tensor(r.prompt) for r in requests], batch_first=True),
+            longest,
+            k=self.k,
+            process=rows,
+            rule=self.rule,
+            noise=RowNoise([r.seed for r in requests]),
+            lengths=torch.tensor([len(r.prompt) for r in requests]),
+            eos_id=self.eos_id,
+        )
+        return [row[: r.max_new_tokens].tolist() for row, r in zip(generated.tokens, requests, strict=True)]
+
     def target_log_probs(self, ids: Tensor) -> Tensor:
         """Return log-laws (B, T, V) of the main model after the processors: row t follows ``ids[:, : t + 1]``."""
-        return self._log_probs(self.main, ids)
+        return self._log_probs(self.main, ids, self.processors)
+
+    def target_log_probs_at(self, ids: Tensor, temperature: float) -> Tensor:
+        """Return the same log-laws (B, T, V) with another temperature in place of the decoder's own."""
+        return self._log_probs(self.main, ids, replace(self.processors, temperature=temperature))
 
     def draft_log_probs(self, ids: Tensor) -> Tensor:
         """Return log-laws (B, T, V) of the draft after the processors: row t follows ``ids[:, : t + 1]``."""
-        return self._log_probs(self.draft, ids)
+        return self._log_probs(self.draft, ids, self.processors)
 
-    def _log_probs(self, model: Model, ids: Tensor) -> Tensor:
+    def _processors_at(self, temperature: float) -> Processors:
+        if self.greedy_only and temperature != 0:
+            raise ValueError("the greedy rule is lossless at temperature 0 only; set temperature=0 or take token_rejection")
+        return replace(self.processors, temperature=temperature)
+
+    def _log_probs(self, model: Model, ids: Tensor, processors: Processors) -> Tensor:
         with torch.inference_mode():
-            laws = self.processors(model.extend(ids, model.start(ids.shape[1], len(ids)))).log()
+            laws = processors(model.extend(ids, model.start(ids.shape[1], len(ids)))).log()
         return laws.clone()
 
 
@@ -197,7 +234,9 @@ subject = Decoder(
     "reference",
     open=open_trained,
     build=build,
+    # Logits of a batch and of a row alone differ by some 1e-5 in float32, so a draw may flip now and then.
     facts=Facts(rule="token_rejection", batch_invariant=False),
+    serves=True,
     parts=(
         *(
             Verifier(f"reference.{rule}", _verify_with(rule), Facts(rule=rule))

@@ -26,11 +26,12 @@ class BatchNoise:
 class RowNoise:
     """One stream per row, so that a row's tokens depend on its own seed alone, whatever else is in the batch.
 
-    For this a row must draw as often in company as alone: rows that are not live do not draw.
+    For this a row must draw as often in company as alone: rows that are not live do not draw. Rows whose seed is None
+    share torch's global stream, each drawing numbers of its own.
     """
 
-    def __init__(self, seeds: Sequence[int]) -> None:
-        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    def __init__(self, seeds: Sequence[int | None]) -> None:
+        self.generators = [None if seed is None else torch.Generator().manual_seed(seed) for seed in seeds]
 
     def uniforms(self, rows: int, n: int, dtype: torch.dtype) -> Tensor:
         """Draw independent uniforms (rows, n) on [0, 1). Errors: ValueError unless there is one seed per row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,3 +53,23 @@ class Processors:
             likely = torch.where(before < self.top_p, likely, 0.0)
             likely = likely / likely.sum(-1, keepdim=True)
         return torch.zeros_like(likely).scatter_(-1, ids, likely)
+
+
+@dataclass(frozen=True)
+class RowProcessors:
+    """Settings of several requests side by side: those of row b apply to its logits alone."""
+
+    rows: Sequence[Processors]
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return probabilities (B, ..., V) for logits (B, ..., V). Errors: ValueError unless there is a row for each."""
+        if len(logits) != len(self.rows):
+            raise ValueError(f"there are settings for {len(self.rows)} rows and logits for {len(logits)}; give one per row")
+        together = {settings: [b for b, own in enumerate(self.rows) if own == settings] for settings in set(self.rows)}
+        if len(together) == 1:
+            return self.rows[0](logits)
+        parts = [(rows, settings(logits[rows])) for settings, rows in together.items()]
+        probabilities = torch.empty_like(logits, dtype=parts[0][1].dtype)
+        for rows, part in parts:
+            probabilities[rows] = part
+        return probabilities

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specverify.subjects import Decoder, Emitted, Facts, Generated, Step, Verifier, decoder, step, verifier
+    from specverify.subjects import Decoder, Emitted, Facts, Generated, Request, Step, Verifier, decoder, step, verifier
     from specverify.trees import Tree, TreeVerifier, tree_verifier
 
 __version__ = "0.1.0"
@@ -15,6 +15,7 @@ __all__ = [
     "Emitted",
     "Facts",
     "Generated",
+    "Request",
     "Step",
     "Tree",
     "TreeVerifier",

@@ -31,6 +31,8 @@ from specverify.randomness import derive
 from specverify.record import Evidence
 from specverify.subjects import Decoder, DecoderLike, Subject
 
+OWN_MODELS = ("own models", "mixed batch")
+"""How the variants begin that need a decoder's own models."""
 WALKING = 0.6
 """Share of a test's time after which exact walks stop with what they have."""
 
@@ -95,7 +97,7 @@ class Runner:
     def _found(self, planned: Planned, seed: int, alpha: float) -> Found:
         part = self._part(planned.part)
         context = Context(part, self.plan.spec, self.plan.settings, seed, alpha)
-        if isinstance(part, Decoder) and planned.variant.startswith("own models"):
+        if isinstance(part, Decoder) and planned.variant.startswith(OWN_MODELS):
             context.opened = self._open(part)
         found: Found = CHECKS[planned.check].run(planned, context)
         if not found.measurements:

@@ -28,6 +28,7 @@ from specverify.outputs import (
     normalise_emitted,
     normalise_generated,
 )
+from specverify.requests import Request, Serving, normalise_served
 
 if TYPE_CHECKING:
     from specverify.trees import TreeVerifier
@@ -40,6 +41,8 @@ __all__ = [
     "Facts",
     "Generated",
     "Model",
+    "Request",
+    "Serving",
     "Step",
     "Subject",
     "Timeable",
@@ -50,6 +53,7 @@ __all__ = [
     "naming_inputs",
     "normalise_emitted",
     "normalise_generated",
+    "normalise_served",
     "step",
     "verifier",
 ]
@@ -63,7 +67,8 @@ class Facts:
 
     rule: name of the verification rule. max_k: most draft tokens per round. max_batch: most rows per call (None: any).
     dtype: precision of the laws it is handed and judged in (for a decoder: of the models handed to build). seeded: the same
-    seed gives the same tokens. batch_invariant: a row does not depend on its batch-mates. lossy: the rule changes the law by
+    seed gives the same tokens. batch_invariant: a seeded request that is served (see :class:`~specverify.requests.Serving`)
+    gets the same tokens, to the last one, whatever else is in its batch. lossy: the rule changes the law by
     design; it is then expected to be refuted. logit_tolerance: how far its logits may lie from those of target_log_probs by
     rounding, for an engine in half precision against a float32 reference; sampled tokens then refute only what lies outside.
     """
@@ -107,7 +112,8 @@ class DecoderLike(Protocol):
     """A decoder: generates with speculation, and tells the law it should have followed.
 
     Optional attributes: ``eos_id`` (rows stop there; what follows in the result must be ``eos_id`` or -1),
-    ``prompts`` ((N, T) ids that suit the models), ``draft_log_probs`` (like ``target_log_probs``).
+    ``prompts`` ((N, T) ids that suit the models), ``draft_log_probs`` (like ``target_log_probs``), ``serve`` and
+    ``target_log_probs_at`` (requests that differ, see :class:`~specverify.requests.Serving`).
     """
 
     vocab_size: int
@@ -241,7 +247,8 @@ class Decoder:
 
     open() builds it with its own models. build(target, draft, k, eos_id), when given, builds the same decoder over models
     handed in, which lets the exact engine run it. parts are verifiers, steps and tree
-    verifiers of the same decoder, certified apart.
+    verifiers of the same decoder, certified apart. serves: what open() returns serves requests that differ, see
+    :class:`~specverify.requests.Serving`; it is said here because tests are planned before anything is opened.
     """
 
     name: str
@@ -249,6 +256,7 @@ class Decoder:
     build: Callable[..., DecoderLike] | None = None
     facts: Facts = field(default_factory=Facts)
     parts: tuple[Verifier | Step | TreeVerifier, ...] = ()
+    serves: bool = False
 
     kind = "decoder"
 
@@ -311,7 +319,8 @@ def step(k: int, *, name: str | None = None, **facts: Any) -> Callable[[Callable
 
 def decoder(instance: DecoderLike, *, name: str | None = None, **facts: Any) -> Decoder:
     """Wrap an object with ``vocab_size``, ``generate`` and ``target_log_probs`` as a :class:`Decoder`."""
-    return Decoder(name or type(instance).__name__, lambda: instance, facts=facts_from(facts))
+    serves = isinstance(instance, Serving)
+    return Decoder(name or type(instance).__name__, lambda: instance, facts=facts_from(facts), serves=serves)
 
 
 def facts_from(given: Mapping[str, Any]) -> Facts:

@@ -51,6 +51,7 @@ from specverify.faults.rounds import (
     uniforms,
     with_bonus,
 )
+from specverify.faults.served import C06_served_repaired, C06_unfilled_beside_seeds, C19_padding_attended, C19_repaired
 from specverify.pairs import named_pair
 from specverify.subjects import Decoder, DecoderLike, Emitted, Facts, Model, Step, Subject, Verifier
 from specverify.tables import torch_models
@@ -235,6 +236,8 @@ CASES: dict[str, Case] = {
         Case("C03", "the draft is argmax q, the rule uses the soft q", C03_soft_q_declared, C03_repaired),
         Case("C04", "drafts come from the two likeliest tokens, the rule is told all of q", C04_filtered_draft, C04_repaired),
         Case("C06", "rows without a seed keep a noise buffer that was never filled", C06_noise_unfilled, C06_repaired),
+        Case("C06", "the same, but only beside seeded rows of a batch", C06_unfilled_beside_seeds, C06_served_repaired),
+        Case("C19", "shorter prompts are padded on the left and the padding is read", C19_padding_attended, C19_repaired),
         Case("C17", "all rows of a call draw the same numbers", C17_same_stream_for_rows, C17_repaired),
         Case("C17", "all rows of a call toss the same coins", C17_same_coins_for_rows, C17_repaired),
         Case("C18", "every second request replays the noise of the one before", C18_request_replayed, C18_repaired),

@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 SUITE = """
 import pytest
 
-@pytest.mark.specverify_check("single_step", "rounds", "acceptance", "edges", "stopping", "sequence", "seeds")
+@pytest.mark.specverify_check("single_step", "rounds", "acceptance", "edges", "stopping", "sequence", "rows", "seeds")
 def test_checks(planned, judge):
     judge(planned)
 

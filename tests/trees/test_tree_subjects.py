@@ -327,7 +327,7 @@ def test_checks_that_apply_certify_it(returns: str) -> None:
     plan = plan_for(rule(returns), "x", Settings(BUDGETS["smoke"]))
     own = [p for p in plan.tests if p.expected == "certified"]
     assert {p.check for p in own} == {"single_step", "rounds", "acceptance", "edges", "sequence"}
-    assert {s.check for s in plan.skipped} == {"stopping", "seeds"}
+    assert {s.check for s in plan.skipped} == {"stopping", "rows", "seeds"}
     runner = Runner(plan)
     for planned in own:
         evidence = runner.run(planned)
