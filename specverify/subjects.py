@@ -1,8 +1,8 @@
 """What can be plugged in: verification steps, whole steps, decoders.
 
-Four kinds exist. A *verifier* judges drafted tokens given both laws; a *tree verifier* (:mod:`specverify.trees`) judges
+Five kinds exist. A *verifier* judges drafted tokens given both laws; a *tree verifier* (:mod:`specverify.trees`) judges
 several drafts at once. A *step* drafts and verifies one round with models it is given. A *decoder* generates text with models
-of its own. Their protocols are below; :func:`verifier`, :func:`step` and :func:`decoder` wrap plain functions and objects. How
+of its own; where its target law is unknown it is run *on and off* (:mod:`specverify.unknown_law`). Their protocols are below; :func:`verifier`, :func:`step` and :func:`decoder` wrap plain functions and objects. How
 their output is read stands in :mod:`specverify.outputs`, how they are found by name in :mod:`specverify.loading`.
 
 This module is the only one a decoder needs to import, and even that is optional: an object with the right methods will do.
@@ -31,6 +31,7 @@ from specverify.outputs import (
 
 if TYPE_CHECKING:
     from specverify.trees import TreeVerifier
+    from specverify.unknown_law import OnOff
 
 __all__ = [
     "DTYPES",
@@ -253,7 +254,7 @@ class Decoder:
     kind = "decoder"
 
 
-Subject: TypeAlias = "Verifier | Step | Decoder | TreeVerifier"
+Subject: TypeAlias = "Verifier | Step | Decoder | TreeVerifier | OnOff"
 
 
 def verifier(

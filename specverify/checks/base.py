@@ -16,6 +16,7 @@ from specverify.evidence.ledger import DEFAULT_ALPHA
 from specverify.evidence.measurements import AnyMeasurement
 from specverify.subjects import Decoder, DecoderLike, Step, Verifier
 from specverify.trees import TreeVerifier
+from specverify.unknown_law import OnOff
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Budget:
     """How much work a certificate may cost.
 
     sequences: sampled per statistical test where a call takes many rows; single: where it takes one row.
-    generated: pairs that Hypothesis generates per exact test. large: whether V = 6, K = 4 is walked exactly.
+    generated: pairs that Hypothesis generates per exact test. large: whether V = 6, K = 4 is walked exactly. pairs: sequences
+    with speculation, and as many without, where the target law is unknown.
     """
 
     name: str
@@ -31,12 +33,13 @@ class Budget:
     single: int
     generated: int
     large: bool
+    pairs: int
 
 
 BUDGETS = {
-    "smoke": Budget("smoke", 6_000, 1_500, 15, large=False),
-    "standard": Budget("standard", 40_000, 6_000, 60, large=True),
-    "certify": Budget("certify", 200_000, 30_000, 250, large=True),
+    "smoke": Budget("smoke", 6_000, 1_500, 15, large=False, pairs=3_000),
+    "standard": Budget("standard", 40_000, 6_000, 60, large=True, pairs=10_000),
+    "certify": Budget("certify", 200_000, 30_000, 250, large=True, pairs=25_000),
 }
 
 
@@ -61,7 +64,7 @@ def budget_named(name: str) -> Budget:
     return BUDGETS[name]
 
 
-Part = Verifier | Step | Decoder | TreeVerifier
+Part = Verifier | Step | Decoder | TreeVerifier | OnOff
 Round = Verifier | Step | TreeVerifier
 """Parts that emit a single round."""
 
