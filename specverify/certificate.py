@@ -174,8 +174,8 @@ class Certificate:
         ]
         said = " Only speculation on was compared with off: a mistake that both share is not seen."
         for n in shown:
-            said += f" A decoder that replaces {n['replaced']:.0%} of its tokens would have been refuted in "
-            said += f"{n['replaced_pairs']:.0f} of {n['pairs']:.0f} pairs."
+            said += f" A decoder that replaces {n['replaced']:.0%} of its tokens by evenly drawn ones would "
+            said += f"have been refuted in {n['replaced_pairs']:.0f} of these {n['pairs']:.0f} pairs."
         return said
 
     def to_json(self) -> dict[str, Any]:

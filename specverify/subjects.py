@@ -2,8 +2,9 @@
 
 Five kinds exist. A *verifier* judges drafted tokens given both laws; a *tree verifier* (:mod:`specverify.trees`) judges
 several drafts at once. A *step* drafts and verifies one round with models it is given. A *decoder* generates text with models
-of its own; where its target law is unknown it is run *on and off* (:mod:`specverify.unknown_law`). Their protocols are below; :func:`verifier`, :func:`step` and :func:`decoder` wrap plain functions and objects. How
-their output is read stands in :mod:`specverify.outputs`, how they are found by name in :mod:`specverify.loading`.
+of its own; where its target law is not known it is run *on and off* (:mod:`specverify.unknown_law`). Their protocols are below;
+:func:`verifier`, :func:`step` and :func:`decoder` wrap plain functions and objects. How their output is read stands in
+:mod:`specverify.outputs`, how they are found by name in :mod:`specverify.loading`.
 
 This module is the only one a decoder needs to import, and even that is optional: an object with the right methods will do.
 """

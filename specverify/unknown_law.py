@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast, runtime_checkable
+from operator import index
+from typing import Any, Protocol, SupportsIndex, cast, runtime_checkable
 
 from torch import Tensor
 
@@ -56,7 +57,7 @@ class OnOff:
                 "vocab_size, generate(prompts, max_new_tokens, seed) and baseline(prompts, max_new_tokens, seed)"
             )
         size = found.vocab_size
-        if isinstance(size, bool) or not isinstance(size, int) or size < 2:
+        if isinstance(size, bool) or not isinstance(size, SupportsIndex) or index(size) < 2:
             raise SubjectError(f"{self.name} has vocab_size = {size!r}; give the number of token ids, at least 2")
         return found
 

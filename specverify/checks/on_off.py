@@ -1,4 +1,4 @@
-"""Does a decoder write alike with speculation on and off? Pairs of calls whose seeds have nothing in common, bet on as they come."""
+"""Does a decoder write alike with speculation on and off? Pairs of calls with unrelated seeds, bet on as they come."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Asked:
         name, eos = self.part.name, getattr(self.decoder, "eos_id", None)
         with naming_inputs(f"{name}.{mode}", prompts=prompts, max_new_tokens=self.length, seed=seed):
             raw = getattr(self.decoder, mode)(prompts.clone(), self.length, seed=seed)
-            read = normalise_generated(raw, len(prompts), self.length, self.decoder.vocab_size, eos, f"{name} ({mode})")
+            read = normalise_generated(raw, len(prompts), self.length, int(self.decoder.vocab_size), eos, name, mode)
         tokens: Ints = read.tokens.numpy().astype(np.int64)
         self.rows += len(tokens)
         if eos is not None:
@@ -108,7 +108,7 @@ def _late(started: float, seconds: float) -> bool:
 
 
 def prompt_groups(decoder: OnOffLike, name: str, seed: int, rows: int) -> list[tuple[Tensor, Ints]]:
-    """Prompts of one call each, (R, T), with their numbers (R,): several of one length, each in two rows where there is room.
+    """Prompts of one call each, (R, T), with their numbers (R,): several of one length, in two rows each where there is room.
 
     Two rows of one prompt side by side show it when rows draw the same numbers. Errors: SubjectError on prompts that are no ids.
     """
@@ -117,7 +117,7 @@ def prompt_groups(decoder: OnOffLike, name: str, seed: int, rows: int) -> list[t
         rng = stream(seed, "prompts")
         sets = [torch.from_numpy(rng.integers(0, decoder.vocab_size, (4, length))) for length in LENGTHS]
     else:
-        sets = [read_prompts(own, decoder.vocab_size, name)[:MOST_PROMPTS]]
+        sets = [read_prompts(own, int(decoder.vocab_size), name)[:MOST_PROMPTS]]
     groups, first = [], 0
     for prompts in sets:
         for at in range(0, len(prompts), max(rows // 2, 1)):

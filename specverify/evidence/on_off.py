@@ -196,7 +196,7 @@ def replaced(batch: Ints, share: float, vocab_size: int, seed: int, number: int)
 
     The numbers depend on the seed, the number of the call and the place in it alone, the same on every machine.
     """
-    u = uniforms(seed, number * batch.size, batch.size).reshape(batch.shape)
+    u = uniforms(seed, number << 32, batch.size).reshape(batch.shape)
     drawn = np.minimum((u / share * vocab_size).astype(np.int64), vocab_size - 1)  # u / share is uniform where u < share
     out: Ints = np.where(u < share, drawn, batch)
     return out

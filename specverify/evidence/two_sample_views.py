@@ -110,7 +110,7 @@ def _histories(tokens: Ints, prompts: Ints) -> Hashes:
 
 
 def _agreements(tokens: Ints, prompts: Ints, seen: Seen) -> Ints:
-    """Whether each token is that of the prompt's last request with, without, both or neither (3, 2 bits; 4: no such request)."""
+    """Whether each token (R, L) is that of the prompt's last request: 1 with, 2 without, 3 both, 0 neither, 4 no request yet."""
     out = np.full(tokens.shape, 4, np.int64)
     for row, prompt in enumerate(prompts.tolist()):
         if prompt in seen.last:

@@ -169,7 +169,7 @@ def _laws_said(judged: Sequence[Judged]) -> str:
 
 
 def _cells_said(judged: Sequence[Judged], share: float) -> str:
-    tests = [j for m, j in judged if m.kind in STATISTICAL_KINDS and "p" in j.numbers]
+    tests = [j for m, j in judged if m.kind in STATISTICAL_KINDS and m.kind != "on_off" and "p" in j.numbers]
     if not tests:
         return ""
     draws = max((j.numbers.get("draws", 0) for j in tests), default=0)

@@ -41,7 +41,7 @@ ON_OFF_MEANING: dict[str, str] = MEANING | {
     ),
     "refuted": (
         "At least one test shows that the two modes differ, or that one breaks what it promises. Which of them is wrong the "
-        "test does not say. Differences as large could come from two modes of one law with at most the probability in the ledger."
+        "test does not say. Two modes of one law would look so different with at most the probability in the ledger."
     ),
 }
 
