@@ -176,8 +176,9 @@ def _pad_ragged(rows_of: Sequence[Any], counts: Any, rows: int, name: str) -> tu
 def normalise_generated(
     raw: Any, rows: int, length: int, vocab_size: int, eos_id: int | None, name: str, method: str = "generate"
 ) -> Generated:
-    """Read what ``generate``, or another ``method`` of its kind, returned: exactly (B, max_new_tokens) ids, with only eos or -1 after an eos.
+    """Read what ``generate`` returned: exactly (B, max_new_tokens) ids, with only eos or -1 after an eos.
 
+    method: what was called, for messages, where it is another one that generates.
     Whether something other than eos or -1 follows an eos is a question of the stopping check, not an error.
     Errors: SubjectError on a wrong shape, too few or too many tokens, ids outside the vocabulary.
     """

@@ -44,7 +44,7 @@ def test_every_kind_of_subject_in_the_documents_is_certified(tmp_path, monkeypat
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "subjects.md").read_text(), re.DOTALL)
     scope: dict[str, object] = {}
     exec(compile("\n".join(blocks), "subjects.md", "exec"), scope)
-    for name in ("my_rule", "my_numpy_rule", "my_racing_rule", "my_tree_rule", "my_step", "my_decoder", "my_loop"):
+    for name in ("my_rule", "my_numpy_rule", "my_racing_rule", "my_tree_rule", "my_step", "my_decoder", "my_loop", "my_modes"):
         plan = plan_for(scope[name], name, Settings(BUDGETS["smoke"]))
         runner = Runner(plan)
         for planned in plan.tests:

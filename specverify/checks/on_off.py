@@ -108,9 +108,9 @@ def _late(started: float, seconds: float) -> bool:
 
 
 def prompt_groups(decoder: OnOffLike, name: str, seed: int, rows: int) -> list[tuple[Tensor, Ints]]:
-    """Prompts of one call each, (R, T), with their numbers (R,): several of one length, in two rows each where there is room.
+    """Prompts of one call each, (R, T), with their numbers (R,): several of one length, two rows each if there is room.
 
-    Two rows of one prompt side by side show it when rows draw the same numbers. Errors: SubjectError on prompts that are no ids.
+    Two rows of one prompt side by side show it when rows draw the same numbers. Errors: SubjectError on other prompts.
     """
     own = getattr(decoder, "prompts", None)
     if own is None:

@@ -167,16 +167,14 @@ class OnOffMeasurement:
         size = int(data["vocab_size"])
         columns = [data[name] for name in ("prompts", "with", "without", "control")]
         calls = []
-        for prompts, *texts in zip(*columns, strict=True):
-            batches = [None if text is None else _read(text) for text in texts]
-            which = _read(prompts)[0]
-            for batch in batches:
-                if batch is not None and (batch.shape != batches[0].shape or not ((batch >= 0) & (batch < size)).all()):  # type: ignore[union-attr]
-                    raise ValueError("a batch does not fit its call")
-            with_, without, control = batches
-            if with_ is None or without is None or len(which) != len(with_):
-                raise ValueError("a call holds no pair")
-            calls.append(Call(which, with_, without, control))
+        for prompts, on, off, third in zip(*columns, strict=True):
+            call = Call(_read(prompts)[0], _read(on), _read(off), None if third is None else _read(third))
+            for batch in (call.with_speculation, call.without, *(() if call.control is None else (call.control,))):
+                if batch.shape != call.without.shape or len(batch) != len(call.prompts):
+                    raise ValueError("the batches of a call have different shapes")
+                if batch.min() < 0 or batch.max() >= size:
+                    raise ValueError(f"a token lies outside 0..{size - 1}")
+            calls.append(call)
         return cls(data["label"], size, tuple(calls), int(data["seed"]))
 
 
@@ -218,4 +216,6 @@ def _written(rows: Ints) -> str:
 
 
 def _read(text: str) -> Ints:
+    if not isinstance(text, str):
+        raise TypeError(f"sequences are texts, not {type(text).__name__}")
     return np.array([[int(token) for token in row.split(" ")] for row in text.split(",")], np.int64)

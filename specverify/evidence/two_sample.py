@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.special import expit, logsumexp
+from scipy.special import expit
 
 from specverify.evidence.two_sample_views import VIEWS, Cells, Seen, cells_of
 from specverify.laws import Array, Ints
@@ -57,13 +57,14 @@ class PairedBets:
         self.highest = 0.0
 
     def _swings(self, cells: Cells) -> Array:
-        """Ln of the probability of each row with speculation over that without, by every bet: (R, F)."""
-        counts, totals = self._seen.counts(cells)  # (2, views, R, L) each: with, without
+        """By every bet and row (R, F): ln of the odds that the first batch of the two is the one with speculation."""
+        counts, totals = self._seen.counts(cells)
         pooled = (counts.sum(0) + 1 / self.vocab_size) / (totals.sum(0) + 1)
         found = []
         for strength in STRENGTHS:
             first, second = (counts + strength * pooled) / (totals + strength)
-            found.append(np.log(first / second).sum(-1))
+            likelier = np.log(first / second).sum(-1)  # (views, 2, R)
+            found.append(likelier[:, 0] - likelier[:, 1])
         swings: Array = np.concatenate(found).T
         return swings
 
@@ -72,23 +73,23 @@ class PairedBets:
 
         Returns ln of the wealth now.
         """
-        first, second = (np.atleast_2d(np.asarray(x, np.int64)) for x in (with_speculation, without))
-        which = np.zeros(len(first), np.int64) if prompts is None else np.asarray(prompts, np.int64)
-        cells = [cells_of(batch, which, self._seen) for batch in (first, second)]
-        rows = self._swings(cells[0]) - self._swings(cells[1])
+        batches = np.stack([np.atleast_2d(np.asarray(x, np.int64)) for x in (with_speculation, without)])
+        which = np.zeros(batches.shape[1], np.int64) if prompts is None else np.asarray(prompts, np.int64)
+        cells = cells_of(batches, which, self._seen)
+        rows = self._swings(cells)
         each = rows.sum(0)
         swings = np.concatenate([[0.0], each, [self._joint.swing(each)]])  # one bet keeps its stake
         self._logs = self._logs + math.log(2) - np.logaddexp(0.0, -swings)  # 2 / (1 + exp(-swing))
         self._joint.learn(rows)
-        self._seen.learn(cells[0], cells[1], first, second, which)
-        self.pairs += len(first)
+        self._seen.learn(cells, batches, which)
+        self.pairs += len(which)
         self.highest = max(self.highest, self.log_e)
         return self.log_e
 
     @property
     def log_e(self) -> float:
         """Ln of the wealth of all bets together, equally weighted."""
-        return float(logsumexp(self._logs)) - math.log(len(self._logs))
+        return float(np.logaddexp.reduce(self._logs)) - math.log(len(self._logs))
 
     @property
     def leader(self) -> str:

@@ -35,6 +35,8 @@ VIEWS = (
     "agreement with the row above",
 )
 """What is counted, in the order of the first axis of :class:`Cells`."""
+RARITY_OF = (0, 1, 6, 8)
+"""The views whose symbols the four views of rarity count."""
 BITS = 17
 """Each view has a table of 2**BITS entries."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -43,7 +45,10 @@ MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Where the tokens of a batch are counted, (views, R, L) each: the context, and the symbol after it."""
+    """Where the tokens of two batches are counted, (views, 2, R, L) each: the context, and the symbol after it.
+
+    The second axis holds the batches with speculation and without.
+    """
 
     contexts: Ints
     symbols: Ints
@@ -56,106 +61,93 @@ class Seen:
         size = len(VIEWS) << BITS
         self._contexts = np.zeros((2, size), np.int32)
         self._symbols = np.zeros((2, size), np.int32)
-        self.last: dict[int, tuple[Ints, Ints]] = {}
+        self.last: dict[int, Ints] = {}
+        """By prompt, its last sequences (2, L)."""
 
     def counts(self, cells: Cells) -> tuple[Ints, Ints]:
-        """Counts of the symbols and totals of the contexts of a batch, (2, views, R, L) each; with speculation first."""
+        """Counts of the symbols and totals of the contexts, (2, views, 2, R, L) each; counted with speculation first."""
         return self._symbols[:, cells.symbols].astype(np.int64), self._contexts[:, cells.contexts].astype(np.int64)
 
-    def often(self, view: int, symbols: Hashes) -> Ints:
-        """How often symbols (R, L) of a view came in either decoder, as classes 0, 1, 2-3, 4-7, ... in powers of two."""
-        total = self._symbols[:, _place(view, symbols)].sum(0)
-        classes: Ints = np.ceil(np.log2(total + 1)).astype(np.int64)
+    def often(self, places: Ints) -> Ints:
+        """How often symbols came in either decoder, as classes 0, 1, 2-3, 4-7, ... in powers of two; any shape."""
+        classes: Ints = np.ceil(np.log2(self._symbols[:, places].sum(0) + 1)).astype(np.int64)
         return classes
 
-    def learn(self, with_: Cells, without: Cells, first: Ints, second: Ints, prompts: Ints) -> None:
-        """Count two batches, and keep their sequences (R, L) as the last ones of their prompts."""
-        for side, cells in enumerate((with_, without)):
-            np.add.at(self._contexts[side], cells.contexts.reshape(-1), 1)
-            np.add.at(self._symbols[side], cells.symbols.reshape(-1), 1)
-        for prompt, one, two in zip(prompts.tolist(), first, second, strict=True):
-            self.last[prompt] = (one, two)
+    def learn(self, cells: Cells, batches: Ints, prompts: Ints) -> None:
+        """Count two batches (2, R, L), and keep their sequences as the last ones of their prompts (R,)."""
+        for side in range(2):
+            np.add.at(self._contexts[side], cells.contexts[:, side].reshape(-1), np.int32(1))
+            np.add.at(self._symbols[side], cells.symbols[:, side].reshape(-1), np.int32(1))
+        self.last.update(zip(prompts.tolist(), batches.swapaxes(0, 1), strict=True))
 
 
-def _mixed(*keys: Ints | Hashes | int) -> Hashes:
-    """One hash of several keys that broadcast together."""
-    out: Hashes = np.ones((), np.uint64)
+def _mixed(first: Ints | Hashes, *keys: Ints | Hashes | int) -> Hashes:
+    """One hash of several keys that broadcast against the first."""
+    out = first.astype(np.uint64) * MULTIPLIER
     for key in keys:
-        with np.errstate(over="ignore"):
-            out = (out ^ (np.asarray(key).astype(np.uint64) + np.uint64(1))) * MULTIPLIER
-            out = out ^ (out >> np.uint64(29))
-    return np.asarray(out)
+        out = ((out ^ (out >> np.uint64(29))) + np.asarray(key).astype(np.uint64) + np.uint64(1)) * MULTIPLIER
+    return out ^ (out >> np.uint64(32))
 
 
-def _place(view: int, hashed: Hashes) -> Ints:
-    """Where a hash is counted in the table of a view."""
-    with np.errstate(over="ignore"):
-        short = (hashed * MULTIPLIER) >> np.uint64(64 - BITS)
-    return short.astype(np.int64) + (view << BITS)
+def _places(hashed: Hashes, first: int) -> Ints:
+    """Where hashes (n, ...) are counted: one after the other in the tables of the views from ``first`` on."""
+    short = (hashed * MULTIPLIER) >> np.uint64(64 - BITS)
+    tables = np.arange(first, first + len(hashed)) << BITS
+    return short.astype(np.int64) + tables.reshape(-1, *[1] * (hashed.ndim - 1))
 
 
 def _before(tokens: Ints, by: int) -> Ints:
-    """The token ``by`` places earlier (R, L), -1 where there is none; shifted by one so that it can be a key."""
-    padded = np.pad(tokens, ((0, 0), (by, 0)), constant_values=-1)
-    return padded[:, : tokens.shape[1]] + 1
+    """The token ``by`` places earlier (..., L), counted from 1; 0 where there is none."""
+    out = np.zeros_like(tokens)
+    out[..., by:] = tokens[..., :-by] + 1
+    return out
 
 
 def _histories(tokens: Ints, prompts: Ints) -> Hashes:
-    """One hash (R, L) of the prompt's number and all tokens before each place."""
-    now, out = _mixed(prompts), []
-    for at in range(tokens.shape[1]):
+    """One hash (2, R, L) of the prompt's number and all tokens before each place."""
+    now, out = _mixed(np.broadcast_to(prompts, tokens.shape[:2])), []
+    for at in range(tokens.shape[-1]):
         out.append(now)
-        now = _mixed(now, tokens[:, at])
-    return np.stack(out, axis=1)
+        now = _mixed(now, tokens[..., at])
+    return np.stack(out, axis=-1)
 
 
 def _agreements(tokens: Ints, prompts: Ints, seen: Seen) -> Ints:
-    """Whether each token (R, L) is that of the prompt's last request: 1 with, 2 without, 3 both, 0 neither, 4 no request yet."""
+    """Whether each token (2, R, L) is that of the prompt's last request: 1 with, 2 without, 3 both, 0 neither, 4 none yet."""
     out = np.full(tokens.shape, 4, np.int64)
     for row, prompt in enumerate(prompts.tolist()):
-        if prompt in seen.last:
-            with_, without = seen.last[prompt]
-            if with_.shape == tokens[row].shape:
-                out[row] = (tokens[row] == with_) + 2 * (tokens[row] == without)
+        last = seen.last.get(prompt)
+        if last is not None and last.shape[-1] == tokens.shape[-1]:
+            out[:, row] = (tokens[:, row] == last[0]) + 2 * (tokens[:, row] == last[1])
     return out
 
 
 def _runs(agreements: Ints) -> Ints:
-    """What all earlier tokens of a row agree with (R, L): the bits that were set everywhere before."""
-    start = np.full((len(agreements), 1), 3, np.int64)
-    return np.bitwise_and.accumulate(np.concatenate([start, agreements & 3], axis=1), axis=1)[:, :-1]
+    """What all earlier tokens of a row agree with (2, R, L): the bits that were set everywhere before."""
+    start = np.full((*agreements.shape[:-1], 1), 3, np.int64)
+    before = np.concatenate([start, agreements[..., :-1] & 3], axis=-1)
+    runs: Ints = np.bitwise_and.accumulate(before, axis=-1)
+    return runs
 
 
 def cells_of(tokens: Ints, prompts: Ints, seen: Seen) -> Cells:
-    """Contexts and symbols of every view, for sequences (R, L) after the prompts numbered (R,)."""
-    rows, length = tokens.shape
-    place = np.broadcast_to(np.arange(length), tokens.shape)
-    prompt = np.broadcast_to(prompts[:, None], tokens.shape)
+    """Contexts and symbols of every view, for two batches (2, R, L) after the prompts numbered (R,)."""
     nothing = np.zeros_like(tokens)
+    place, prompt = nothing + np.arange(tokens.shape[-1]), nothing + prompts[:, None]
     one, two = _before(tokens, 1), _before(tokens, 2)
-    history = _histories(tokens, prompts)
-    contexts: list[Hashes] = [
-        _mixed(nothing),
-        _mixed(one),
-        _mixed(one, two),
-        _mixed(place),
-        _mixed(place, one),
-        _mixed(place, one, two),
-        _mixed(prompt, place),
-        _mixed(prompt, place, one),
-        history,
-    ]
-    symbols: list[Hashes] = [_mixed(context, tokens) for context in contexts]
-    for view, context in ((0, nothing), (1, nothing), (6, place), (8, place)):
-        rare = _mixed(context)
-        contexts.append(rare)
-        symbols.append(_mixed(rare, seen.often(view, symbols[view])))
-    agreements = _agreements(tokens, prompts, seen)
-    above = np.concatenate([np.full((1, length), 2), tokens[1:] == tokens[:-1]]) if rows > 1 else nothing
-    for context, symbol in ((_runs(agreements), agreements), (nothing, above)):
-        contexts.append(_mixed(context))
-        symbols.append(_mixed(_mixed(context), symbol))
-    return Cells(
-        np.stack([_place(view, x) for view, x in enumerate(contexts)]),
-        np.stack([_place(view, x) for view, x in enumerate(symbols)]),
+    whole = _histories(tokens, prompts).astype(np.int64)
+    keys = (
+        (nothing, one, one, place, place, place, prompt, prompt, whole),
+        (nothing, nothing, two, nothing, one, one, place, place, nothing),
+        (nothing, nothing, nothing, nothing, nothing, two, nothing, one, nothing),
     )
+    contexts = _mixed(*(np.stack(each) for each in keys))
+    symbols = _mixed(contexts, tokens)
+    known = _places(symbols, 0)
+    agreements = _agreements(tokens, prompts, seen)
+    above = nothing.copy()
+    above[:, 1:] = 1 + (tokens[:, 1:] == tokens[:, :-1])
+    more = _mixed(np.stack([nothing, nothing, place, place, _runs(agreements), nothing]))
+    after = _mixed(more, np.concatenate([seen.often(known[list(RARITY_OF)]), np.stack([agreements, above])]))
+    first = len(contexts)
+    return Cells(np.concatenate([_places(contexts, 0), _places(more, first)]), np.concatenate([known, _places(after, first)]))

@@ -93,7 +93,7 @@ class SharedRows(Modes):
 
 FAULTY: dict[str, Callable[[], Modes]] = {
     "accepts everything": lambda: WithRule(rules.accept_always),
-    "recovers from p": lambda: WithRule(rules.resample_from_target),
+    "recovers from p": lambda: WithRule(rules.resample_from_target, named_pair(5, 2)),
     "verifies at the prompt's end": lambda: Modes(read_at=at_prompt_end),
     "default seed": lambda: Modes(stream=lambda _seed: torch.Generator().manual_seed(7)),
     "one stream for all rows": lambda: SharedRows(("generate",)),

@@ -72,8 +72,8 @@ def test_the_faulty_loops_run_rightly_with_a_right_rule() -> None:
 
 
 def test_rows_that_depend_on_each_other_in_both_modes_are_one_law() -> None:
-    """What both modes share is no difference between them, though rows of a call repeat each other: calls are exchanged whole."""
-    evidence = judged(SharedRows(("generate", "baseline")), pairs=2_000)
+    """What both modes share is no difference, though rows of a call repeat each other: calls are exchanged whole."""
+    evidence = judged(SharedRows(("generate", "baseline")), pairs=1_200)
     assert evidence.verdict != "refuted"
     assert compared(evidence).path.highest[-1] < 5
 
@@ -107,7 +107,7 @@ class Padded(Modes):
 def test_padding_tells_nothing() -> None:
     """Rows that end are read alike however they are padded."""
     evidence = judged(Padded(eos_id=2), pairs=600)
-    assert evidence.verdict == "inconclusive"
+    assert evidence.verdict != "refuted"
     assert compared(evidence).path.highest[-1] < 5
     for call in compared(evidence).calls:
         assert (call.with_speculation >= 0).all()
