@@ -63,9 +63,14 @@ class Certificate:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def law_unknown(self) -> bool:
+        """Whether the subject was judged without its target law, by speculation on against off."""
+        return self.subject.get("kind") == ON_OFF
+
+    @property
     def scope(self) -> str:
         """What the verdict is about, and what it is not."""
-        return SCOPE + (ON_OFF_SCOPE if self.subject["kind"] == ON_OFF else "")
+        return SCOPE + (ON_OFF_SCOPE if self.law_unknown else "")
 
     @property
     def missing(self) -> list[str]:
@@ -98,7 +103,7 @@ class Certificate:
             passed = sum(e.verdict == "certified" for e in own)
             aside = f" ({len(own) - passed} more could not be put to it)" if passed < len(own) else ""
             what = "samples from its target law"
-            if self.subject["kind"] == ON_OFF:
+            if self.law_unknown:
                 what = "writes with speculation as without it, its target law being unknown,"
             return (
                 f"{name} {what} in all {passed} tests{aside}, "
@@ -119,7 +124,7 @@ class Certificate:
                 if j.verdict == "refuted"
             )
             differs = "does not sample from its target law"
-            if self.subject["kind"] == ON_OFF:
+            if self.law_unknown:
                 differs = "does not write with speculation as without it (its target law is not known)"
             what = differs if about_law else "breaks what it promises, though no test of the law refutes it"
             many = f"{len(bad)} of {len(own)} tests refute it"
@@ -145,7 +150,7 @@ class Certificate:
     def _reservations(self) -> str:
         """What a pass does not cover: a subject that no exact test reached, with what sampling would show; unknown coverage."""
         said = ""
-        if self.subject["kind"] == ON_OFF:
+        if self.law_unknown:
             said += self._shown_by_control()
         passed = [e for e in self.evidence if e.expected == "certified" and e.verdict == "certified"]
         # Laws of edge pairs are too special to say that the rule was read exactly.
@@ -182,7 +187,7 @@ class Certificate:
         """The certificate as written, with its digest."""
         body = {
             "schema": SCHEMA_VERSION,
-            "claim": ON_OFF_CLAIM if self.subject["kind"] == ON_OFF else CLAIM,
+            "claim": ON_OFF_CLAIM if self.law_unknown else CLAIM,
             "verdict": self.verdict,
             "sentence": self.sentence(),
             "scope": self.scope,

@@ -37,8 +37,8 @@ class Budget:
 
 
 BUDGETS = {
-    "smoke": Budget("smoke", 6_000, 1_500, 15, large=False, pairs=3_000),
-    "standard": Budget("standard", 40_000, 6_000, 60, large=True, pairs=10_000),
+    "smoke": Budget("smoke", 6_000, 1_500, 15, large=False, pairs=5_000),
+    "standard": Budget("standard", 40_000, 6_000, 60, large=True, pairs=12_000),
     "certify": Budget("certify", 200_000, 30_000, 250, large=True, pairs=25_000),
 }
 

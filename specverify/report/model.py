@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specverify.certificate import ON_OFF, Certificate
+from specverify.certificate import Certificate
 from specverify.evidence.measurements import Judgement, LawMeasurement, OutcomeMeasurement, ProbeMeasurement
 from specverify.laws import first_difference
 from specverify.record import Evidence
@@ -109,7 +109,7 @@ def page_of(certificate: Certificate, digest: str) -> Page:
         name=name,
         verdict=certificate.verdict,
         sentence=certificate.sentence(),
-        meaning=(ON_OFF_MEANING if certificate.subject["kind"] == ON_OFF else MEANING)[certificate.verdict],
+        meaning=(ON_OFF_MEANING if certificate.law_unknown else MEANING)[certificate.verdict],
         scope=certificate.scope,
         digest=digest,
         tiles=(

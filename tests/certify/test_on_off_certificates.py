@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from specverify.report import main as report
 from specverify.subjects import Decoder
 from specverify.unknown_law import OnOff
 
-SMOKE = Settings(BUDGETS["smoke"])
+SMOKE = Settings(replace(BUDGETS["smoke"], pairs=1_500))
 SOURCE = """
 import torch
 
@@ -145,7 +146,7 @@ def test_the_command_and_the_report(source, tmp_path, capsys):
     assert report([str(tmp_path)]) == 0
     for name in ("index.html", "summary.md"):
         text = (tmp_path / name).read_text()
-        assert "nothing tells on from off in 3000 pairs" in text
+        assert "nothing tells on from off in 5000 pairs" in text
         assert "No bet could tell sequences with speculation from sequences without" in text
     assert "highest ln E" in (tmp_path / "index.html").read_text()
     assert "CERTIFIED" in capsys.readouterr().out

@@ -41,12 +41,12 @@ def compared(evidence: Evidence) -> OnOffMeasurement:
 
 def test_a_right_decoder_is_certified_and_the_pass_says_what_it_would_have_shown() -> None:
     """Speculation over table models against plain sampling: the control is refuted, the decoder is not."""
-    evidence = judged(Modes())
+    evidence = judged(Modes(), pairs=1_500)
     assert evidence.verdict == "certified"
     judgement = evidence.judgements()[0]
     share, pairs = judgement.numbers["replaced"], judgement.numbers["replaced_pairs"]
     assert share in (0.3, 0.1, 0.03)
-    assert 0 < pairs <= judgement.numbers["pairs"] == 3_000
+    assert 0 < pairs <= judgement.numbers["pairs"] == 1_500
     assert f"a decoder that replaces {share:.0%} of its tokens would have been refuted in {pairs:.0f} pairs" in judgement.reason
 
 
@@ -56,7 +56,7 @@ def test_wrong_decoders_are_refuted(name: str) -> None:
     evidence = judged(FAULTY[name]())
     assert evidence.verdict == "refuted"
     found = compared(evidence)
-    assert found.pairs < 3_000
+    assert found.pairs < BUDGETS["smoke"].pairs
     assert all(call.control is None for call in found.calls)
     assert "furthest apart is token" in evidence.judgements()[0].reason
 
@@ -73,7 +73,7 @@ def test_the_faulty_loops_run_rightly_with_a_right_rule() -> None:
 
 def test_rows_that_depend_on_each_other_in_both_modes_are_one_law() -> None:
     """What both modes share is no difference, though rows of a call repeat each other: calls are exchanged whole."""
-    evidence = judged(SharedRows(("generate", "baseline")), pairs=1_200)
+    evidence = judged(SharedRows(("generate", "baseline")), pairs=600)
     assert evidence.verdict != "refuted"
     assert compared(evidence).path.highest[-1] < 5
 
@@ -90,8 +90,8 @@ def test_pairs_that_time_did_not_allow_are_noted() -> None:
     """A slow decoder is judged by the pairs that half of its time allowed."""
     evidence = judged(Modes(), timeout=1.0)
     assert evidence.verdict == "inconclusive"
-    assert 0 < compared(evidence).pairs < 3_000
-    assert evidence.notes == (f"time allowed {compared(evidence).pairs} of 3000 pairs",)
+    assert 0 < compared(evidence).pairs < BUDGETS["smoke"].pairs
+    assert evidence.notes == (f"time allowed {compared(evidence).pairs} of 5000 pairs",)
 
 
 class Padded(Modes):
