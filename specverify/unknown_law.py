@@ -48,6 +48,13 @@ class OnOff:
 
     kind = "decoder, on and off"
 
+    def __post_init__(self) -> None:
+        if self.facts.logit_tolerance:
+            raise SubjectError(
+                f"{self.name}: logit_tolerance says how far from a known law rounding may lead; on against off knows none, "
+                "leave it out"
+            )
+
     def opened(self) -> OnOffLike:
         """Build it and look whether everything is there. Errors: SubjectError naming what is missing."""
         found = self.open()

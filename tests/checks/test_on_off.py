@@ -265,6 +265,7 @@ def test_two_functions_make_a_subject() -> None:
         ({"baseline": 3, "vocab_size": 3}, "two functions"),
         ({"baseline": lambda ids: ids, "vocab_size": 3}, "prompts, max_new_tokens, seed"),
         ({"baseline": off, "vocab_size": 3, "fast": True}, "unknown fact"),
+        ({"baseline": off, "vocab_size": 3, "logit_tolerance": 0.1}, "on against off knows none"),
     ):
         with pytest.raises(SubjectError, match=said):
             specverify.on_off(on, **wrong)  # type: ignore[arg-type]
