@@ -38,6 +38,16 @@ SCOPE = (
 )
 
 
+CLAIM = "for all prefixes: P(next tokens of the subject) = P(next tokens of its target model)"
+
+ON_OFF = "decoder, on and off"
+"""Kind of a subject whose target law is not known."""
+ON_OFF_CLAIM = "for all prefixes: P(next tokens with speculation) = P(next tokens without); the target law is not known"
+ON_OFF_SCOPE = (
+    " The target law is not known here: only speculation on was compared with off, so a mistake that both share is not seen."
+)
+
+
 @dataclass(frozen=True)
 class Certificate:
     """The outcome of one run."""
@@ -51,6 +61,16 @@ class Certificate:
     planned: tuple[str, ...] = ()
     timing: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def law_unknown(self) -> bool:
+        """Whether the subject was judged without its target law, by speculation on against off."""
+        return self.subject.get("kind") == ON_OFF
+
+    @property
+    def scope(self) -> str:
+        """What the verdict is about, and what it is not."""
+        return SCOPE + (ON_OFF_SCOPE if self.law_unknown else "")
 
     @property
     def missing(self) -> list[str]:
@@ -82,8 +102,11 @@ class Certificate:
         if self.verdict == "certified":
             passed = sum(e.verdict == "certified" for e in own)
             aside = f" ({len(own) - passed} more could not be put to it)" if passed < len(own) else ""
+            what = "samples from its target law"
+            if self.law_unknown:
+                what = "writes with speculation as without it, its target law being unknown,"
             return (
-                f"{name} samples from its target law in all {passed} tests{aside}, "
+                f"{name} {what} in all {passed} tests{aside}, "
                 f"at a false-alarm budget of {self.ledger.alpha:g}; "
                 f"{caught} of {len(controls)} runs of known-bad rules were refuted beside it.{self._reservations()}"
             )
@@ -95,16 +118,15 @@ class Certificate:
                 if j.verdict == "refuted"
             ]
             about_law = any(
-                m.kind in ("law", "cells", "probes", "wealth")
+                m.kind in ("law", "cells", "probes", "wealth", "on_off")
                 for e in bad
                 for m, j in zip(e.measurements, e.judgements(), strict=True)
                 if j.verdict == "refuted"
             )
-            what = (
-                "does not sample from its target law"
-                if about_law
-                else "breaks what it promises, though no test of the law refutes it"
-            )
+            differs = "does not sample from its target law"
+            if self.law_unknown:
+                differs = "does not write with speculation as without it (its target law is not known)"
+            what = differs if about_law else "breaks what it promises, though no test of the law refutes it"
             many = f"{len(bad)} of {len(own)} tests refute it"
             return f"{name} {what}: {many}, first {bad[0].test}: {refuting[0][1]}."
         if self.verdict == "error":
@@ -128,6 +150,8 @@ class Certificate:
     def _reservations(self) -> str:
         """What a pass does not cover: a subject that no exact test reached, with what sampling would show; unknown coverage."""
         said = ""
+        if self.law_unknown:
+            said += self._shown_by_control()
         passed = [e for e in self.evidence if e.expected == "certified" and e.verdict == "certified"]
         # Laws of edge pairs are too special to say that the rule was read exactly.
         exact = {e.part for e in passed if e.check != "edges" and any(m.kind == "law" for m in e.measurements)}
@@ -145,14 +169,28 @@ class Certificate:
             said += " Coverage is not known, since it reports no accepted counts."
         return said
 
+    def _shown_by_control(self) -> str:
+        """What a comparison of on against off would have refuted, by its own control."""
+        shown = [
+            j.numbers
+            for e in self.evidence
+            for m, j in zip(e.measurements, e.judgements(), strict=True)
+            if m.kind == "on_off" and "replaced" in j.numbers
+        ]
+        said = " Only speculation on was compared with off: a mistake that both share is not seen."
+        for n in shown:
+            said += f" A decoder that replaces {n['replaced']:.0%} of its tokens by evenly drawn ones would "
+            said += f"have been refuted in {n['replaced_pairs']:.0f} of these {n['pairs']:.0f} pairs."
+        return said
+
     def to_json(self) -> dict[str, Any]:
         """The certificate as written, with its digest."""
         body = {
             "schema": SCHEMA_VERSION,
-            "claim": "for all prefixes: P(next tokens of the subject) = P(next tokens of its target model)",
+            "claim": ON_OFF_CLAIM if self.law_unknown else CLAIM,
             "verdict": self.verdict,
             "sentence": self.sentence(),
-            "scope": SCOPE,
+            "scope": self.scope,
             "subject": dict(self.subject),
             "settings": dict(self.settings),
             "ledger": self.ledger.to_json(),

@@ -70,25 +70,31 @@ def _import(module_name: str) -> Any:
 
 def as_subject(target: Any, name: str) -> Subject:
     """Turn what was found under a name into a subject: a subject, an object with the right methods, or a class of such."""
-    from specverify.trees import TreeVerifier  # it imports this module
+    from specverify.trees import TreeVerifier  # these import the module of the other kinds
+    from specverify.unknown_law import OnOff, OnOffLike, on_off
 
-    if isinstance(target, (Verifier, Step, Decoder, TreeVerifier)):
+    if isinstance(target, (Verifier, Step, Decoder, TreeVerifier, OnOff)):
         return target
     if inspect.isclass(target):
         try:
             target = target()
         except Exception as error:
             raise SubjectError(f"{name} is a class and calling it without arguments failed: {error}") from error
-    if isinstance(target, (Verifier, Step, Decoder, TreeVerifier)):
+    if isinstance(target, (Verifier, Step, Decoder, TreeVerifier, OnOff)):
         return target
     if isinstance(target, DecoderLike):
         return replace(decoder(target), name=name)
+    if isinstance(target, OnOffLike):
+        return replace(on_off(target), name=name)
     if callable(getattr(target, "verify", None)):
         return Verifier(name, target.verify)
-    methods = ("vocab_size", "generate", "target_log_probs")
+    methods = ("vocab_size", "generate", "baseline" if hasattr(target, "baseline") else "target_log_probs")
     missing = [m for m in methods if not hasattr(target, m)]
     if 0 < len(missing) < len(methods):
-        raise SubjectError(f"{name} looks like a decoder but has no {' and no '.join(missing)}")
+        hint = "; where the law is not known, give baseline(prompts, max_new_tokens, seed), the decoder without speculation"
+        raise SubjectError(
+            f"{name} looks like a decoder but has no {' and no '.join(missing)}{hint if methods[-1] in missing else ''}"
+        )
     if inspect.isfunction(target):
         raise SubjectError(
             f"{name} is a plain function; put @specverify.verifier above it if it takes (draft_tokens, draft_probs, "
@@ -96,7 +102,8 @@ def as_subject(target: Any, name: str) -> Subject:
         )
     raise SubjectError(
         f"{name} is a {type(target).__name__}; a subject is made with specverify.verifier, specverify.step, "
-        "specverify.tree_verifier or specverify.decoder, or has vocab_size, generate and target_log_probs"
+        "specverify.tree_verifier, specverify.decoder or specverify.on_off, or has vocab_size, generate and target_log_probs, "
+        "or vocab_size, generate and baseline"
     )
 
 

@@ -173,9 +173,12 @@ def _pad_ragged(rows_of: Sequence[Any], counts: Any, rows: int, name: str) -> tu
     return padded, counts  # without counts, padding tells: our own, or theirs
 
 
-def normalise_generated(raw: Any, rows: int, length: int, vocab_size: int, eos_id: int | None, name: str) -> Generated:
+def normalise_generated(
+    raw: Any, rows: int, length: int, vocab_size: int, eos_id: int | None, name: str, method: str = "generate"
+) -> Generated:
     """Read what ``generate`` returned: exactly (B, max_new_tokens) ids, with only eos or -1 after an eos.
 
+    method: what was called, for messages, where it is another one that generates.
     Whether something other than eos or -1 follows an eos is a question of the stopping check, not an error.
     Errors: SubjectError on a wrong shape, too few or too many tokens, ids outside the vocabulary.
     """
@@ -185,16 +188,16 @@ def normalise_generated(raw: Any, rows: int, length: int, vocab_size: int, eos_i
         tokens, _ = _pad_ragged(tokens, None, rows, name)
     if not isinstance(tokens, Tensor) or tokens.dim() != 2:
         shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise SubjectError(f"{name}.generate returned {shape}; expected a tensor of ids ({rows}, {length})")
+        raise SubjectError(f"{name}.{method} returned {shape}; expected a tensor of ids ({rows}, {length})")
     if tuple(tokens.shape) != (rows, length):
         fault = "too many" if tokens.shape[1] > length else "too few"
         raise SubjectError(
-            f"{name}.generate returned shape {tuple(tokens.shape)}, asked for ({rows}, {length}): "
+            f"{name}.{method} returned shape {tuple(tokens.shape)}, asked for ({rows}, {length}): "
             f"{fault + ' tokens' if tokens.shape[1] != length else 'wrong number of rows'}; "
             "return the new tokens only, padded with eos or -1 after an eos"
         )
     if tokens.is_floating_point() or tokens.dtype == torch.bool:
-        raise SubjectError(f"{name}.generate returned dtype {tokens.dtype}; token ids must be integers")
+        raise SubjectError(f"{name}.{method} returned dtype {tokens.dtype}; token ids must be integers")
     tokens = tokens.long().cpu()
     legal = (tokens >= 0) & (tokens < vocab_size)
     if eos_id is not None:
@@ -203,7 +206,7 @@ def normalise_generated(raw: Any, rows: int, length: int, vocab_size: int, eos_i
     if not legal.all():
         b, t = (int(i) for i in (~legal).nonzero()[0])
         raise SubjectError(
-            f"{name}.generate returned token id {int(tokens[b, t])} in row {b}, position {t}: outside 0..{vocab_size - 1}"
+            f"{name}.{method} returned token id {int(tokens[b, t])} in row {b}, position {t}: outside 0..{vocab_size - 1}"
         )
     return Generated(tokens, None if accepted is None else torch.as_tensor(accepted).long().cpu())
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from specverify.checks import CHECKS
+from specverify.checks import CHECKS, on_off
 from specverify.checks.base import Part, Planned, Settings, Skipped
 from specverify.errors import (
     SubjectError,
@@ -18,6 +18,7 @@ from specverify.faults.several import TREE_FAULTS
 from specverify.loading import load_subject, source_digest
 from specverify.subjects import Decoder, Subject
 from specverify.trees import TreeVerifier
+from specverify.unknown_law import OnOff
 
 CONTROL = "fault:"
 CONTROL_SIZE, TREE_CONTROL_SIZE = (5, 2), (4, 1)
@@ -104,6 +105,9 @@ def plan_for(subject: Subject, spec: str, settings: Settings) -> Plan:
     skipped: list[Skipped] = []
     for module in CHECKS.values():
         for part in parts_of(subject):
+            if isinstance(part, OnOff) and module is not on_off:
+                skipped.append(Skipped(module.NAME, part.name, "needs the target law, which is not known; see on_off"))
+                continue
             planned = module.plan(part, settings)
             if isinstance(planned, Skipped):
                 skipped.append(planned)

@@ -14,7 +14,7 @@ from specverify.evidence.measurements import (
     worst,
 )
 
-STATISTICAL_KINDS = ("cells", "rate", "wealth")
+STATISTICAL_KINDS = ("cells", "rate", "wealth", "on_off")
 """Measurements that have false alarms."""
 
 

@@ -1,9 +1,10 @@
 """What can be plugged in: verification steps, whole steps, decoders.
 
-Four kinds exist. A *verifier* judges drafted tokens given both laws; a *tree verifier* (:mod:`specverify.trees`) judges
+Five kinds exist. A *verifier* judges drafted tokens given both laws; a *tree verifier* (:mod:`specverify.trees`) judges
 several drafts at once. A *step* drafts and verifies one round with models it is given. A *decoder* generates text with models
-of its own. Their protocols are below; :func:`verifier`, :func:`step` and :func:`decoder` wrap plain functions and objects. How
-their output is read stands in :mod:`specverify.outputs`, how they are found by name in :mod:`specverify.loading`.
+of its own; where its target law is not known it is run *on and off* (:mod:`specverify.unknown_law`). Their protocols are below;
+:func:`verifier`, :func:`step` and :func:`decoder` wrap plain functions and objects. How their output is read stands in
+:mod:`specverify.outputs`, how they are found by name in :mod:`specverify.loading`.
 
 This module is the only one a decoder needs to import, and even that is optional: an object with the right methods will do.
 """
@@ -32,6 +33,7 @@ from specverify.requests import Request, Serving, normalise_served
 
 if TYPE_CHECKING:
     from specverify.trees import TreeVerifier
+    from specverify.unknown_law import OnOff
 
 __all__ = [
     "DTYPES",
@@ -261,7 +263,7 @@ class Decoder:
     kind = "decoder"
 
 
-Subject: TypeAlias = "Verifier | Step | Decoder | TreeVerifier"
+Subject: TypeAlias = "Verifier | Step | Decoder | TreeVerifier | OnOff"
 
 
 def verifier(

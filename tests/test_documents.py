@@ -44,7 +44,8 @@ def test_every_kind_of_subject_in_the_documents_is_certified(tmp_path, monkeypat
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "subjects.md").read_text(), re.DOTALL)
     scope: dict[str, object] = {}
     exec(compile("\n".join(blocks), "subjects.md", "exec"), scope)
-    for name in ("my_rule", "my_numpy_rule", "my_racing_rule", "my_tree_rule", "my_step", "my_decoder", "my_server", "my_loop"):
+    names = ("my_rule", "my_numpy_rule", "my_racing_rule", "my_tree_rule", "my_step", "my_decoder", "my_server", "my_loop")
+    for name in (*names, "my_modes"):
         plan = plan_for(scope[name], name, Settings(BUDGETS["smoke"]))
         assert (name == "my_server") == ("rows" in {p.check for p in plan.tests})
         runner = Runner(plan)

@@ -23,6 +23,7 @@ from specverify.subjects import Decoder, DecoderLike, Step, Verifier, checked_lo
 from specverify.theory import block_tail, first_overlap, several_drafts_bound
 from specverify.tree_drafts import first_draft_sets, vocab_sizes
 from specverify.trees import TreeVerifier
+from specverify.unknown_law import OnOff
 
 NAME = "acceptance"
 QUESTION = "Do the reported counts match what was emitted, and is acceptance within what exactness allows?"
@@ -54,6 +55,7 @@ def run(planned: Planned, context: Context) -> Found:
     if isinstance(part, Decoder):
         assert context.opened is not None
         return _decoder(planned, context, context.opened)
+    assert not isinstance(part, OnOff)
     found: list[AnyMeasurement] = []
     notes: list[str] = []
     for vocab_size, k in planned.params["sizes"]:

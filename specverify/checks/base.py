@@ -17,6 +17,7 @@ from specverify.evidence.ledger import DEFAULT_ALPHA
 from specverify.evidence.measurements import AnyMeasurement
 from specverify.subjects import Decoder, DecoderLike, Step, Verifier
 from specverify.trees import TreeVerifier
+from specverify.unknown_law import OnOff
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Budget:
     generated: pairs that Hypothesis generates per exact test. large: whether V = 6, K = 4 is walked exactly. tokens: the most
     that are sampled where sampling goes on until every known fault would have been refuted; share and single_share: of the
     tokens that follow the fault, where a call takes many rows of table models and elsewhere. probabilities: the most that the
-    laws of a decoder's own models are asked for.
+    laws of a decoder's own models are asked for. pairs: sequences with speculation, and as many
+    without, where the target law is unknown.
     """
 
     name: str
@@ -39,12 +41,13 @@ class Budget:
     share: float
     single_share: float
     probabilities: int
+    pairs: int
 
 
 BUDGETS = {
-    "smoke": Budget("smoke", 6_000, 1_500, 15, False, 100_000, 1.0, 1.0, 100_000_000),
-    "standard": Budget("standard", 40_000, 6_000, 60, True, 500_000, 0.3, 1.0, 400_000_000),
-    "certify": Budget("certify", 200_000, 30_000, 250, True, 2_000_000, 0.1, 0.3, 2_000_000_000),
+    "smoke": Budget("smoke", 6_000, 1_500, 15, False, 100_000, 1.0, 1.0, 100_000_000, 5_000),
+    "standard": Budget("standard", 40_000, 6_000, 60, True, 500_000, 0.3, 1.0, 400_000_000, 12_000),
+    "certify": Budget("certify", 200_000, 30_000, 250, True, 2_000_000, 0.1, 0.3, 2_000_000_000, 25_000),
 }
 
 
@@ -87,7 +90,7 @@ def budget_named(name: str) -> Budget:
     return BUDGETS[name]
 
 
-Part = Verifier | Step | Decoder | TreeVerifier
+Part = Verifier | Step | Decoder | TreeVerifier | OnOff
 Round = Verifier | Step | TreeVerifier
 """Parts that emit a single round."""
 

@@ -23,6 +23,7 @@ from specverify.pairs import named_pair, pair_for
 from specverify.randomness import derive
 from specverify.subjects import Decoder, Emitted, Step, Verifier
 from specverify.trees import TreeVerifier
+from specverify.unknown_law import OnOff
 
 NAME = "edges"
 QUESTION = "Do boundary draws and degenerate laws never emit an impossible token, nor crash it?"
@@ -54,6 +55,7 @@ def run(planned: Planned, context: Context) -> Found:
 
 def _chain(context: Context) -> Verifier | Step | Decoder:
     """The part; a tree verifier with the drafting of its trees around it, as a step."""
+    assert not isinstance(context.part, OnOff)
     return drafting_step(context.part) if isinstance(context.part, TreeVerifier) else context.part
 
 

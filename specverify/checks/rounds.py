@@ -63,6 +63,7 @@ def rounds_emission(part: Part, pair: Pair, length: int, max_paths: int = DEFAUL
         return step_rounds(part, pair, length, max_paths=max_paths)
     if isinstance(part, TreeVerifier):
         return tree_rounds(part, pair, length, max_paths=max_paths)
+    assert isinstance(part, Decoder)
     assert part.build is not None
     from specverify.tables import torch_models
 

@@ -21,7 +21,7 @@ from specverify.evidence.wealth import WealthMeasurement
 from specverify.laws import Array, Ints, Pair, TableModel, Tokens
 from specverify.pairs import named_pair, pair_for
 from specverify.randomness import derive
-from specverify.subjects import Decoder, DecoderLike, Step
+from specverify.subjects import Decoder, DecoderLike, Step, Verifier
 from specverify.tables import torch_models
 from specverify.trees import TreeVerifier
 
@@ -167,6 +167,7 @@ def _sample_part(part: Part, pair: Pair, draws: int, length: int, seed: int, *, 
         return sample_step(part, pair, draws, length, seed)
     if isinstance(part, TreeVerifier):
         return sample_tree_verifier(part, pair, draws, length, seed, small=small)
+    assert isinstance(part, Verifier)
     return sample_verifier(part, pair, draws, length, seed, small=small)
 
 

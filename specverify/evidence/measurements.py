@@ -15,6 +15,7 @@ from specverify.errors import CertificateError
 from specverify.evidence.judging import Judgement, Measurement, Verdict, worst
 from specverify.evidence.law import ROUNDING_AT_MOST, LawMeasurement, law_tolerance, rounded, stopped
 from specverify.evidence.multinomial import CellGroup, detectable_tv, fit_test
+from specverify.evidence.on_off import OnOffMeasurement
 from specverify.evidence.probes import ProbeMeasurement, power_of_two
 from specverify.evidence.rates import rate_above
 from specverify.evidence.wealth import WealthMeasurement
@@ -29,6 +30,7 @@ __all__ = [
     "Judgement",
     "LawMeasurement",
     "Measurement",
+    "OnOffMeasurement",
     "OutcomeMeasurement",
     "ProbeMeasurement",
     "RateMeasurement",
@@ -243,6 +245,7 @@ AnyMeasurement = (
     | CoverageMeasurement
     | ProbeMeasurement
     | WealthMeasurement
+    | OnOffMeasurement
     | OutcomeMeasurement
 )
 
@@ -276,6 +279,8 @@ def from_json(data: Mapping[str, Any]) -> AnyMeasurement:
                 )
             case "wealth":
                 return WealthMeasurement.from_json(rest)
+            case "on_off":
+                return OnOffMeasurement.from_json(rest)
             case "outcome":
                 return OutcomeMeasurement(**rest)
     except (KeyError, TypeError, ValueError) as error:

@@ -1,9 +1,10 @@
-"""Do two decoders write alike when neither law is known? Speculation on against off, prompt by prompt, looked at at any time.
+"""Do two decoders write alike when neither law is known? Speculation on against off, call by call, looked at at any time.
 
-Guarantee of :class:`PairedBets`. For every prompt there is one sequence with speculation and one without. If both decoders have
-the same law, the two may be exchanged given everything that came before; so the chance that the first of them is the one
-with speculation is 1/2, and a bet that pays 2 P(first is with | both sequences, the past) has mean 1. The product over prompts
-is a test martingale: P(it ever reaches 1 / alpha) <= alpha, for any models of the past that the bet is made with.
+Guarantee of :class:`PairedBets`. For every call there is a batch made with speculation and one without, of the same prompts.
+If both decoders have the same law, the two batches may be exchanged given everything that came before, however the rows of a
+batch depend on each other; so the chance that the first of them is the one with speculation is 1/2, and a bet that pays
+2 P(first is with | both batches, the past) has mean 1. The product over calls is a test martingale:
+P(it ever reaches 1 / alpha) <= alpha, for any models of the past that the bet is made with.
 
 Guarantee of :func:`permutation_p`. With k of b random permutations at least as large as what was seen, (1 + k) / (1 + b) is a
 p-value at any b (Phipson and Smyth 2010); k / b is not.
@@ -15,79 +16,86 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import expit
 
+from specverify.evidence.two_sample_views import VIEWS, Cells, Seen, cells_of
 from specverify.laws import Array, Ints
 
-ORDERS = (0, 1, 2)
-"""Tokens of context that the models of the past look at."""
 STRENGTHS = (0.5, 4.0)
 """Tokens drawn from the pooled law that a context starts with."""
+CAUTION = 300.0
+"""What the weights of the joint bet are held to 0 with, in units of the information in the pairs seen."""
 
 
-class _Counts:
-    """How often each token followed each context of up to two tokens, by position or not, in one decoder."""
+class JointBet:
+    """One bet on all swings together: weights (F,), learned from the rows seen so far by online Newton steps."""
 
-    def __init__(self, order: int, by_position: bool) -> None:
-        self.order, self.by_position = order, by_position
-        self.seen: dict[tuple[int, ...], dict[int, int]] = {}
-        self.totals: dict[tuple[int, ...], int] = {}
+    def __init__(self, features: int) -> None:
+        self.weights = np.zeros(features)
+        self._information = CAUTION * np.eye(features)
 
-    def context(self, tokens: Sequence[int], at: int) -> tuple[int, ...]:
-        """What token ``at`` is taken to depend on."""
-        past = tuple(tokens[max(0, at - self.order) : at])
-        return (at, *past) if self.by_position else past
+    def swing(self, swings: Array) -> float:
+        """Ln of the odds that the first batch is the one with speculation, from the swings of a call (F,)."""
+        return float(self.weights @ swings)
 
-    def add(self, tokens: Sequence[int]) -> None:
-        """Learn a sequence."""
-        for at, token in enumerate(tokens):
-            key = self.context(tokens, at)
-            cell = self.seen.setdefault(key, {})
-            cell[token] = cell.get(token, 0) + 1
-            self.totals[key] = self.totals.get(key, 0) + 1
+    def learn(self, rows: Array) -> None:
+        """Learn from the swings of each row (R, F), of which the first was with speculation."""
+        doubt = expit(-(rows @ self.weights))
+        self._information += rows.T @ (rows * (doubt * (1 - doubt))[:, None])
+        self.weights = self.weights + np.linalg.solve(self._information, rows.T @ doubt)
 
 
 class PairedBets:
-    """Wealth of bets on which of two sequences was made with speculation."""
+    """Wealth of bets on which of two batches was made with speculation."""
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
-        self._models = [(_Counts(o, b), _Counts(o, b)) for o in ORDERS for b in (False, True)]
-        self._logs = np.zeros(len(self._models) * len(STRENGTHS) + 1)
+        self._seen = Seen()
+        self._joint = JointBet(len(VIEWS) * len(STRENGTHS))
+        self._logs = np.zeros(len(VIEWS) * len(STRENGTHS) + 2)
         self.pairs = 0
         self.highest = 0.0
 
-    def _log_ratio(self, models: tuple[_Counts, _Counts], strength: float, tokens: Sequence[int]) -> float:
-        """Ln of the probability of a sequence with speculation over that without, both as learned so far."""
-        with_, without = models
-        total = 0.0
-        for at, token in enumerate(tokens):
-            key = with_.context(tokens, at)
-            counts = [m.seen.get(key, {}).get(token, 0) for m in models]
-            totals = [m.totals.get(key, 0) for m in (with_, without)]
-            pooled = (sum(counts) + 1 / self.vocab_size) / (sum(totals) + 1)
-            first, second = ((n + strength * pooled) / (t + strength) for n, t in zip(counts, totals, strict=True))
-            total += math.log(first / second)
-        return total
+    def _swings(self, cells: Cells) -> Array:
+        """By every bet and row (R, F): ln of the odds that the first batch of the two is the one with speculation."""
+        counts, totals = self._seen.counts(cells)
+        pooled = (counts.sum(0) + 1 / self.vocab_size) / (totals.sum(0) + 1)
+        found = []
+        for strength in STRENGTHS:
+            first, second = (counts + strength * pooled) / (totals + strength)
+            likelier = np.log(first / second).sum(-1)  # (views, 2, R)
+            found.append(likelier[:, 0] - likelier[:, 1])
+        swings: Array = np.concatenate(found).T
+        return swings
 
-    def add(self, with_speculation: Sequence[int], without: Sequence[int]) -> float:
-        """One prompt's two sequences, (L,) each; returns ln of the wealth now."""
-        gains = [0.0]  # one bet keeps its stake
-        for models in self._models:
-            for strength in STRENGTHS:
-                swing = self._log_ratio(models, strength, with_speculation) - self._log_ratio(models, strength, without)
-                gains.append(math.log(2) - float(np.logaddexp(0.0, -swing)))  # 2 / (1 + exp(-swing))
-            models[0].add(with_speculation)
-            models[1].add(without)
-        self._logs = self._logs + np.array(gains)
-        self.pairs += 1
+    def add(self, with_speculation: Sequence[int] | Ints, without: Sequence[int] | Ints, prompts: Ints | None = None) -> float:
+        """One call's two batches of sequences, (R, L) or (L,) each, and the number of each row's prompt (R,).
+
+        Returns ln of the wealth now.
+        """
+        batches = np.stack([np.atleast_2d(np.asarray(x, np.int64)) for x in (with_speculation, without)])
+        which = np.zeros(batches.shape[1], np.int64) if prompts is None else np.asarray(prompts, np.int64)
+        cells = cells_of(batches, which, self._seen)
+        rows = self._swings(cells)
+        each = rows.sum(0)
+        swings = np.concatenate([[0.0], each, [self._joint.swing(each)]])  # one bet keeps its stake
+        self._logs = self._logs + math.log(2) - np.logaddexp(0.0, -swings)  # 2 / (1 + exp(-swing))
+        self._joint.learn(rows)
+        self._seen.learn(cells, batches, which)
+        self.pairs += len(which)
         self.highest = max(self.highest, self.log_e)
         return self.log_e
 
     @property
     def log_e(self) -> float:
         """Ln of the wealth of all bets together, equally weighted."""
-        return float(logsumexp(self._logs)) - math.log(len(self._logs))
+        return float(np.logaddexp.reduce(self._logs)) - math.log(len(self._logs))
+
+    @property
+    def leader(self) -> str:
+        """The view of the bet that holds the most wealth, in words."""
+        best = int(self._logs[1:].argmax())
+        return VIEWS[best % len(VIEWS)] if best < len(self._logs) - 2 else "several views together"
 
     def refutes(self, alpha: float) -> bool:
         """Whether the wealth was ever at 1 / alpha or above."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specverify.certificate import SCOPE, Certificate
+from specverify.certificate import Certificate
 from specverify.evidence.measurements import Judgement, LawMeasurement, OutcomeMeasurement, ProbeMeasurement
 from specverify.laws import first_difference
 from specverify.record import Evidence
@@ -15,7 +15,7 @@ from specverify.report.figures import conditional, figures_of, overviews
 from specverify.report.svg import Figure
 from specverify.report.tables import Table, headline, tables_of
 from specverify.report.timings import Timings, timings_of
-from specverify.report.wording import MEANING, WORST_FIRST, number, plural, tally
+from specverify.report.wording import MEANING, ON_OFF_MEANING, WORST_FIRST, number, plural, tally
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def page_of(certificate: Certificate, digest: str) -> Page:
         name=name,
         verdict=certificate.verdict,
         sentence=certificate.sentence(),
-        meaning=MEANING[certificate.verdict],
-        scope=SCOPE,
+        meaning=(ON_OFF_MEANING if certificate.law_unknown else MEANING)[certificate.verdict],
+        scope=certificate.scope,
         digest=digest,
         tiles=(
             ("tests of the subject", tally([t.verdict for _, _, t in tests])),

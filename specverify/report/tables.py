@@ -13,6 +13,7 @@ from specverify.evidence.measurements import (
     CoverageMeasurement,
     Judgement,
     LawMeasurement,
+    OnOffMeasurement,
     ProbeMeasurement,
     RateMeasurement,
     ViolationMeasurement,
@@ -73,6 +74,13 @@ def _wealth(m: WealthMeasurement, n: Mapping[str, float], share: float) -> tuple
     return (m.label, number(n["tokens"]), number(n["log_e"]), probability_bound(n["p"]), number(share), best, most, unseen)
 
 
+def _on_off(m: OnOffMeasurement, n: Mapping[str, float], share: float) -> tuple[str, ...]:
+    shown = f"{n['replaced']:.0%} replaced, in {number(n['replaced_pairs'])} pairs" if "replaced" in n else "not run"
+    if "replaced" not in n and all(call.control is not None for call in m.calls):
+        shown = "nothing"
+    return (m.label, number(n["pairs"]), number(n["log_e"]), probability_bound(n["p"]), number(share), shown)
+
+
 def _rate(m: RateMeasurement, n: Mapping[str, float], share: float) -> tuple[str, ...]:
     return (m.label, number(m.successes), number(m.trials), number(m.bound), probability_bound(n["p"]), number(share))
 
@@ -106,6 +114,11 @@ _KINDS: dict[str, tuple[str, tuple[str, ...], Callable[..., tuple[str, ...]]]] =
         "Bets on every token against exactness, all at once; what a pass leaves possible",
         ("bets", "tokens", "ln E", "bound p", "refuted at", "most wealth", "possible", "unseen"),
         _wealth,
+    ),
+    "on_off": (
+        "Bets on which of two batches was made with speculation; what the same bets refute when tokens are replaced",
+        ("comparison", "pairs", "highest ln E", "bound p", "refuted at", "control refuted"),
+        _on_off,
     ),
     "rate": ("Rates", ("event", "times", "trials", "at most", "bound p", "refuted at"), _rate),
     "bound": ("Exact values against their bounds", ("value of", "value", "bound", "tolerance"), _bound),
@@ -156,7 +169,7 @@ def _laws_said(judged: Sequence[Judged]) -> str:
 
 
 def _cells_said(judged: Sequence[Judged], share: float) -> str:
-    tests = [j for m, j in judged if m.kind in STATISTICAL_KINDS and "p" in j.numbers]
+    tests = [j for m, j in judged if m.kind in STATISTICAL_KINDS and m.kind != "on_off" and "p" in j.numbers]
     if not tests:
         return ""
     draws = max((j.numbers.get("draws", 0) for j in tests), default=0)
@@ -168,7 +181,8 @@ def _cells_said(judged: Sequence[Judged], share: float) -> str:
 def _others_said(judged: Sequence[Judged]) -> str:
     bounds = sum(m.kind == "bound" for m, _ in judged)
     trials = sum(m.trials for m, _ in judged if isinstance(m, ViolationMeasurement))
-    said = [f"{plural(bounds, 'bound')} kept"] if bounds else []
+    said = [j.reason for m, j in judged if isinstance(m, OnOffMeasurement)]
+    said += [f"{plural(bounds, 'bound')} kept"] if bounds else []
     probes = sum(m.probes for m, _ in judged if isinstance(m, ProbeMeasurement))
     said += [f"nothing impossible and no crash in {plural(probes, 'boundary draw')}"] if probes else []
     said += [f"no violation in {plural(trials, 'trial')}"] if trials else []

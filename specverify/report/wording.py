@@ -33,6 +33,18 @@ MEANING: dict[str, str] = {
     ),
 }
 
+ON_OFF_MEANING: dict[str, str] = MEANING | {
+    "certified": (
+        "No bet could tell sequences with speculation from sequences without, at its share of the false-alarm budget; the same "
+        "bets did tell a decoder apart that replaces some of its tokens, as the test says. The known-bad rules that ran beside "
+        "the subject, on table models, were all refuted."
+    ),
+    "refuted": (
+        "At least one test shows that the two modes differ, or that one breaks what it promises. Which of them is wrong the "
+        "test does not say. Two modes of one law would look so different with at most the probability in the ledger."
+    ),
+}
+
 
 def number(value: float | None) -> str:
     """Write a number with four digits at most; counts in full."""

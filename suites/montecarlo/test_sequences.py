@@ -3,7 +3,7 @@
 import pytest
 
 
-@pytest.mark.specverify_check("sequence")
+@pytest.mark.specverify_check("sequence", "on_off")
 def test_sampled_sequences_follow_the_target_law(planned, judge):
     """Support, joint cells and conditionals of sampled sequences fit the law computed from the target model."""
     judge(planned)

@@ -1,0 +1,194 @@
+"""Does a decoder write alike with speculation on and off? Pairs of calls with unrelated seeds, bet on as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specverify.checks.base import Context, Found, Part, Planned, Settings
+from specverify.checks.sampling import seeded
+from specverify.checks.stopping import after_eos
+from specverify.errors import SubjectError
+from specverify.evidence.measurements import AnyMeasurement, OnOffMeasurement, ViolationMeasurement
+from specverify.evidence.on_off import Call
+from specverify.evidence.two_sample import PairedBets
+from specverify.laws import Ints
+from specverify.randomness import derive, stream
+from specverify.subjects import naming_inputs, normalise_generated
+from specverify.unknown_law import OnOff, OnOffLike
+
+NAME = "on_off"
+QUESTION = "Where the target law is not known: does the decoder write alike with speculation on and off?"
+
+LENGTH = 12
+"""New tokens of a sequence: several rounds of any usual K."""
+ROWS = 8
+"""Most rows of a call. A call is bet on as a whole and pays at most 2, so many small calls tell more than few large ones."""
+LENGTHS = (2, 4, 7)
+"""Lengths of random prompts, where a decoder brings none."""
+MOST_PROMPTS = 32
+SAMPLING, CONTROLLING = 0.5, 0.75
+"""Shares of a test's time after which no pairs, and no batches of the control, are sampled any more."""
+
+
+def plan(part: Part, settings: Settings) -> list[Planned]:
+    """One statistical test for a decoder of unknown law; nothing for other parts, which are compared with their law."""
+    if not isinstance(part, OnOff):
+        return []
+    budget = settings.budget
+    pairs = min(budget.pairs, budget.single) if part.facts.max_batch == 1 else budget.pairs
+    if settings.max_tokens is not None:
+        pairs = max(1, settings.max_tokens // (2 * LENGTH))
+    return [Planned(NAME, part.name, "own models", True, {"pairs": pairs, "length": LENGTH})]
+
+
+@dataclass
+class Asked:
+    """The two modes of a decoder, asked for batches of prompts; every call has a seed that no other call has."""
+
+    part: OnOff
+    decoder: OnOffLike
+    length: int
+    seed: int
+    used: set[int] = field(default_factory=set)
+    beyond: list[str] = field(default_factory=list)
+    """Rows in which something other than eos or padding stood after an eos."""
+    rows: int = 0
+
+    def fresh(self, *names: str | int) -> int:
+        """A seed for a call, unlike those of all other calls."""
+        found = derive(self.seed, *names) % 2**31
+        while found in self.used:
+            found = (found + 1) % 2**31
+        self.used.add(found)
+        return found
+
+    def ask(self, mode: str, prompts: Tensor, seed: int) -> Ints:
+        """New tokens (B, length) of a mode, "generate" or "baseline", with eos in all places after an eos."""
+        name, eos = self.part.name, getattr(self.decoder, "eos_id", None)
+        with naming_inputs(f"{name}.{mode}", prompts=prompts, max_new_tokens=self.length, seed=seed):
+            raw = getattr(self.decoder, mode)(prompts.clone(), self.length, seed=seed)
+            read = normalise_generated(raw, len(prompts), self.length, int(self.decoder.vocab_size), eos, name, mode)
+        tokens: Ints = read.tokens.numpy().astype(np.int64)
+        self.rows += len(tokens)
+        if eos is not None:
+            self.beyond += [f"{mode}: {row}" for row in tokens.tolist() if after_eos(tuple(row), int(eos))]
+            ended = np.cumsum(tokens == int(eos), axis=1) > 0
+            tokens = np.where(ended, int(eos), tokens)
+        return tokens
+
+
+def run(planned: Planned, context: Context) -> Found:
+    """Bet on pairs until on and off are told apart or all are used; then bet on the control's pairs in the same way."""
+    part = context.part
+    assert isinstance(part, OnOff)
+    asked = Asked(part, part.opened(), planned.params["length"], context.seed)
+    groups = prompt_groups(asked.decoder, part.name, context.seed, min(part.facts.max_batch or ROWS, ROWS))
+    started, limit = time.monotonic(), context.settings.timeout
+    with seeded(derive(context.seed, "outer")):
+        found: list[AnyMeasurement] = replays(asked, groups) if part.facts.seeded else []
+        calls, refuted = _pairs(asked, groups, planned.params["pairs"], context.alpha, lambda: _late(started, SAMPLING * limit))
+        if not refuted:
+            calls = _with_control(asked, groups, calls, lambda: _late(started, CONTROLLING * limit))
+    size = int(asked.decoder.vocab_size)
+    compared = OnOffMeasurement("on against off", size, tuple(calls), derive(context.seed, "replaced"))
+    if getattr(asked.decoder, "eos_id", None) is not None:
+        example = asked.beyond[0] if asked.beyond else ""
+        found.append(ViolationMeasurement("nothing follows an EOS", len(asked.beyond), asked.rows, example))
+    short = compared.pairs < planned.params["pairs"] and not refuted
+    notes = (f"time allowed {compared.pairs} of {planned.params['pairs']} pairs",) if short else ()
+    return Found((compared, *found), None, notes)
+
+
+def _late(started: float, seconds: float) -> bool:
+    return time.monotonic() - started > seconds
+
+
+def prompt_groups(decoder: OnOffLike, name: str, seed: int, rows: int) -> list[tuple[Tensor, Ints]]:
+    """Prompts of one call each, (R, T), with their numbers (R,): several of one length, two rows each if there is room.
+
+    Two rows of one prompt side by side show it when rows draw the same numbers. Errors: SubjectError on other prompts.
+    """
+    own = getattr(decoder, "prompts", None)
+    if own is None:
+        rng = stream(seed, "prompts")
+        sets = [torch.from_numpy(rng.integers(0, decoder.vocab_size, (4, length))) for length in LENGTHS]
+    else:
+        sets = [read_prompts(own, int(decoder.vocab_size), name)[:MOST_PROMPTS]]
+    groups, first = [], 0
+    for prompts in sets:
+        for at in range(0, len(prompts), max(rows // 2, 1)):
+            part = prompts[at : at + max(rows // 2, 1)]
+            which = np.arange(rows) * len(part) // rows
+            groups.append((part[torch.from_numpy(which)], which + first + at))
+        first += len(prompts)
+    return groups
+
+
+def read_prompts(own: object, vocab_size: int, name: str) -> Tensor:
+    """A decoder's own prompts (N, T) as ids. Errors: SubjectError."""
+    try:
+        prompts = torch.as_tensor(own)
+    except (TypeError, ValueError) as error:
+        raise SubjectError(f"{name}.prompts cannot be read as ids (N, T) of one length: {error}") from None
+    if prompts.dim() != 2 or 0 in prompts.shape or prompts.is_floating_point() or prompts.dtype == torch.bool:
+        raise SubjectError(f"{name}.prompts has shape {tuple(prompts.shape)} and dtype {prompts.dtype}; give ids (N, T)")
+    if prompts.min() < 0 or prompts.max() >= vocab_size:
+        raise SubjectError(f"{name}.prompts holds ids outside 0..{vocab_size - 1}")
+    return prompts.long().cpu()
+
+
+def replays(asked: Asked, groups: list[tuple[Tensor, Ints]]) -> list[AnyMeasurement]:
+    """Whether a seed gives the same tokens again, in both modes."""
+    found: list[AnyMeasurement] = []
+    for mode, said in (("generate", "with speculation"), ("baseline", "without")):
+        seed, prompts = asked.fresh("replay", mode), groups[0][0]
+        one, two = asked.ask(mode, prompts, seed), asked.ask(mode, prompts, seed)
+        example = "" if (one == two).all() else f"{one[0].tolist()} then {two[0].tolist()}"
+        found.append(ViolationMeasurement(f"the same seed gives the same tokens, {said}", int(bool(example)), 1, example))
+    return found
+
+
+def _rounds(groups: list[tuple[Tensor, Ints]], pairs: int) -> Iterator[tuple[int, Tensor, Ints]]:
+    """Calls that make up so many pairs, one group after the other."""
+    number = made = 0
+    while made < pairs:
+        prompts, which = groups[number % len(groups)]
+        yield number, prompts[: pairs - made], which[: pairs - made]
+        made += len(which)
+        number += 1
+
+
+def _pairs(
+    asked: Asked, groups: list[tuple[Tensor, Ints]], pairs: int, alpha: float, late: Callable[[], bool]
+) -> tuple[list[Call], bool]:
+    """Sample pairs of calls, each pair in random order, until they refute; returns them, and whether they did."""
+    bets, order = PairedBets(int(asked.decoder.vocab_size)), stream(asked.seed, "order")
+    calls: list[Call] = []
+    for number, prompts, which in _rounds(groups, pairs):
+        if late():
+            break
+        made: dict[str, Ints] = {}
+        for mode in ("generate", "baseline") if order.random() < 0.5 else ("baseline", "generate"):
+            made[mode] = asked.ask(mode, prompts, asked.fresh(mode, number))
+        calls.append(Call(which, made["generate"], made["baseline"]))
+        bets.add(made["generate"], made["baseline"], which)
+        if bets.refutes(alpha):
+            return calls, True
+    return calls, False
+
+
+def _with_control(asked: Asked, groups: list[tuple[Tensor, Ints]], calls: list[Call], late: Callable[[], bool]) -> list[Call]:
+    """The calls, each with one more batch without speculation; without such a batch from where time ran out."""
+    out = list(calls)
+    for number, call in enumerate(calls):
+        if late():
+            break
+        prompts = groups[number % len(groups)][0][: len(call.prompts)]
+        out[number] = replace(call, control=asked.ask("baseline", prompts, asked.fresh("control", number)))
+    return out
