@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from specverify.checks.accepted_counts import accepted_on_tables, consistency
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.own_tokens import decoder_prompts
 from specverify.checks.sampling import Sample, sample_decoder
@@ -13,7 +14,6 @@ from specverify.evidence.measurements import (
     BoundMeasurement,
     OutcomeMeasurement,
     RateMeasurement,
-    ViolationMeasurement,
     law_tolerance,
 )
 from specverify.exact import Emission, emission
@@ -35,9 +35,14 @@ FEW_TREES = 800
 def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     """Exact bounds for what drafts in a round; for decoders that report counts, their consistency and first rate."""
     if isinstance(part, Decoder):
-        if part.open is None:
-            return Skipped(NAME, part.name, "needs the decoder's own models")
-        return [Planned(NAME, part.name, "own models", True, {"draws": max(settings.budget.single // 2, 500), "length": 8})]
+        draws = max(settings.budget.single // 2, 500)
+        tests = []
+        if part.build is not None:
+            tests.append(Planned(NAME, part.name, "table models", True, {"draws": draws, "size": (3, 2)}))
+        if part.open is not None:
+            drawn = part.facts.rule != "greedy"
+            tests.append(Planned(NAME, part.name, "own models", drawn, {"draws": draws, "length": 8}))
+        return tests or Skipped(NAME, part.name, "there is neither open nor build to sample from")
     if isinstance(part, TreeVerifier):
         trees = [(v, part.k) for v in vocab_sizes(part, FEW_TREES)[-2:]]
         if not trees:
@@ -52,6 +57,8 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
 def run(planned: Planned, context: Context) -> Found:
     """Compare accepted counts with the bounds; see rules.md's lie detectors."""
     part = context.part
+    if isinstance(part, Decoder) and planned.variant == "table models":
+        return accepted_on_tables(part, planned.params["size"], planned.params["draws"], context.seed)
     if isinstance(part, Decoder):
         assert context.opened is not None
         return _decoder(planned, context, context.opened)
@@ -110,40 +117,26 @@ def _tree_bounds(part: TreeVerifier, pair: Pair, emitted: Emission, slack: float
 
 
 def _decoder(planned: Planned, context: Context, decoder: DecoderLike) -> Found:
-    length = planned.params["length"]
-    prompts = decoder_prompts(decoder, context.seed, 1)
-    (sample,) = sample_decoder(
-        decoder,
-        prompts,
-        planned.params["draws"],
-        length,
-        context.seed,
-        name=context.part.name,
-        max_batch=context.part.facts.max_batch,
+    """A decoder on its own models: counts that add up, and after each of a few prompts the first draft of the first round."""
+    length, part = planned.params["length"], context.part
+    prompts = decoder_prompts(decoder, context.seed, 3)
+    samples = sample_decoder(
+        decoder, prompts, planned.params["draws"], length, context.seed, name=part.name, max_batch=part.facts.max_batch
     )
-    if not sample.reported:
+    together = Sample()
+    for sample in samples:
+        together.count_all(sample)
+    if not together.reported:
         return Found((), None, ("the decoder does not report accepted counts",))
-    found: list[AnyMeasurement] = [_consistency(sample, length, getattr(decoder, "eos_id", None))]
+    found: list[AnyMeasurement] = [consistency(together, length, getattr(decoder, "eos_id", None))]
     draft_log_probs = getattr(decoder, "draft_log_probs", None)
-    if draft_log_probs is not None:
-        p = checked_log_probs(decoder.target_log_probs(prompts), prompts, decoder.vocab_size, "target_log_probs")[0, -1].exp()
-        q = checked_log_probs(draft_log_probs(prompts), prompts, decoder.vocab_size, "draft_log_probs")[0, -1].exp()
+    if draft_log_probs is None or not planned.statistical:
+        return Found(tuple(found))
+    for number, (prompt, sample) in enumerate(zip(prompts, samples, strict=True), 1):
+        ids = prompt[None]
+        p = checked_log_probs(decoder.target_log_probs(ids), ids, decoder.vocab_size, "target_log_probs")[0, -1].exp()
+        q = checked_log_probs(draft_log_probs(ids), ids, decoder.vocab_size, "draft_log_probs")[0, -1].exp()
         bound = min(1.0, float(p.minimum(q).sum()) + 1e-5)
-        first = sum(counts[0] >= 1 for _, counts in sample.reported if counts)
-        found.append(RateMeasurement("first draft accepted, against 1 - TV", first, len(sample.reported), bound))
+        first = [counts[0] >= 1 for _, counts in sample.reported if counts]
+        found.append(RateMeasurement(f"first draft accepted, against 1 - TV, prompt {number}", sum(first), len(first), bound))
     return Found(tuple(found))
-
-
-def _consistency(sample: Sample, length: int, eos_id: int | None) -> ViolationMeasurement:
-    """Rounds emit accepted + 1 tokens each: all together reach the length, all but the last do not."""
-    bad = []
-    judged = 0
-    for tokens, counts in sample.reported:
-        if eos_id is not None and eos_id in tokens:
-            continue
-        judged += 1
-        reach = sum(c + 1 for c in counts)
-        if not counts or reach < length or reach - (counts[-1] + 1) >= length:
-            bad.append(counts)
-    example = f"rounds report {bad[0]} accepted for {length} tokens" if bad else ""
-    return ViolationMeasurement("accepted counts add up to the tokens returned", len(bad), judged, example)

@@ -25,6 +25,8 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     """One statistical test on the decoder's own models."""
     if not isinstance(part, Decoder) or part.open is None:
         return Skipped(NAME, part.name, "seeds are given to decoders with models of their own")
+    if part.facts.rule == "greedy":
+        return Skipped(NAME, part.name, "a greedy decoder draws nothing, whatever the seed")
     return [
         Planned(NAME, part.name, "own models", True, {"calls": 12 if settings.budget.name == "smoke" else 24, "length": 24})
     ]

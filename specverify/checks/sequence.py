@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from specverify.checks import greedy
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.going_on import Goal, go_on
 from specverify.checks.own_tokens import OwnTokens, decoder_laws, decoder_prompts, own_wealth, rank_cells
@@ -35,8 +36,8 @@ BLOCKS = (3, 3, 5, 11)
 the block's moves 0.05 of a round's law here, at most 0.006 on the other pairs, and nothing at all with two tokens.
 """
 GOING_ON = (6, 3, 8)
-"""(V, K, tokens) of the models on which sampling goes on: every known fault that differs from the target on some models does
-here, and needs 10,000 tokens at most at the default budget.
+"""(V, K, tokens) of the models on which sampling goes on: every known fault differs from the target here, and needs about
+12,000 tokens at most at the default budget when it governs them all. Other K take the same models.
 """
 OWN_LENGTH = 24
 """Tokens of a sequence where sampling goes on with models of the decoder's own, for which prompts are dear."""
@@ -67,7 +68,11 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
         v, k, n = sizes[0]
         params = {"v": v, "k": k, "length": n, "draws": 3_000, "small": True}
         tests.append(Planned(NAME, part.name, f"small batches V{v}-K{k}", True, params))
-    if isinstance(part, Decoder) and part.open is not None:
+    if isinstance(part, Decoder) and part.open is not None and part.facts.rule == "greedy":
+        tests.append(
+            Planned(NAME, part.name, greedy.VARIANT, False, {"length": OWN_LENGTH, "draws": min(budget.single // 100, 64)})
+        )
+    elif isinstance(part, Decoder) and part.open is not None:
         tests.append(
             Planned(
                 NAME,
@@ -99,6 +104,9 @@ def run(planned: Planned, context: Context) -> Found:
     if planned.variant == "own models":
         assert context.opened is not None
         return _own_models(planned, context, context.opened)
+    if planned.variant == greedy.VARIANT:
+        assert context.opened is not None
+        return greedy.greedy_choices(planned, context, context.opened)
     if planned.variant == "own models, every known fault":
         assert context.opened is not None
         return _own_models_go_on(planned, context, context.opened)
@@ -116,7 +124,7 @@ def run(planned: Planned, context: Context) -> Found:
 def _go_on(planned: Planned, context: Context) -> Found:
     """Table models, until every known fault would have been refuted."""
     part, params = context.part, planned.params
-    pair = pair_for(part.facts.rule, named_pair(params["v"], params["k"]))
+    pair = pair_for(part.facts.rule, replace(named_pair(params["v"], GOING_ON[1]), k=params["k"]))
     tokens = PairTokens(pair, rounded(pair.target, part.facts.dtype), context.seed, part.facts.logit_tolerance)
     everything = Sample()
 

@@ -47,7 +47,7 @@ class Server:
     greedy_only: the decoder's own setting is greedy and no other temperature may be asked for.
     """
 
-    def __init__(self, decoder: DecoderLike, serving: Serving, name: str, *, greedy_only: bool = False) -> None:
+    def __init__(self, decoder: DecoderLike, serving: Serving | None, name: str, *, greedy_only: bool = False) -> None:
         self.decoder, self.serving, self.name, self.greedy_only = decoder, serving, name, greedy_only
         self.vocab_size = decoder.vocab_size
         eos = getattr(decoder, "eos_id", None)
@@ -56,6 +56,7 @@ class Server:
 
     def serve(self, requests: Sequence[Request]) -> list[Served]:
         """Serve one batch. Errors: SubjectError with the requests, when it raises or its answer cannot be read."""
+        assert self.serving is not None
         with naming_inputs(f"{self.name}.serve", requests=list(requests)):
             rows = read_served(self.serving.serve(list(requests)), requests, self.vocab_size, self.name)
         out = []

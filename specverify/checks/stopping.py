@@ -8,7 +8,7 @@ from collections.abc import Callable
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.own_tokens import decoder_prompts, rank_cells
 from specverify.checks.sampling import sample_decoder
-from specverify.evidence.measurements import AnyMeasurement, LawMeasurement, ViolationMeasurement
+from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, LawMeasurement, ViolationMeasurement
 from specverify.exact import decoder_emission
 from specverify.laws import Tokens
 from specverify.pairs import named_pair, pair_for
@@ -29,7 +29,8 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     if part.build is not None and takes_eos(part.build):
         tests.append(Planned(NAME, part.name, "table models", False))
     if part.open is not None:
-        tests.append(Planned(NAME, part.name, "own models", True, {"rows": min(settings.budget.single, 256), "length": 48}))
+        drawn = part.facts.rule != "greedy"
+        tests.append(Planned(NAME, part.name, "own models", drawn, {"rows": min(settings.budget.single, 256), "length": 48}))
     return tests or Skipped(NAME, part.name, "there is no open, and build takes no eos_id")
 
 
@@ -96,7 +97,9 @@ def _own_models(planned: Planned, context: Context) -> Found:
     sequences = [s for sample in samples for s in sample.sequences]
     bad = [s for s in sequences if eos is not None and after_eos(s, int(eos))]
     notes = () if eos is not None else ("the decoder declares no eos_id; only the number of tokens was checked",)
-    ranks = rank_cells(decoder, prompts, samples, eos, context.part.name, context.seed, context.part.facts.logit_tolerance)
+    ranks: list[CellMeasurement] = []
+    if planned.statistical:
+        ranks = rank_cells(decoder, prompts, samples, eos, context.part.name, context.seed, context.part.facts.logit_tolerance)
     return Found(
         (
             *ranks,

@@ -83,13 +83,18 @@ class EProcess:
         """Whether E has ever been seen at 1 / alpha or above."""
         return self.highest >= math.log(1 / alpha)
 
+    def log_wealth(self) -> dict[tuple[str, str], float]:
+        """Ln of the wealth by (family, name), all its levels together with their weights, largest first."""
+        logs: dict[tuple[str, str], list[float]] = {}
+        for one, log in zip(self.alternatives, self.logs + self.log_weights, strict=True):
+            logs.setdefault((one.family, one.name), []).append(float(log))
+        found = {key: float(logsumexp(of)) for key, of in logs.items()}
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
     def posterior(self) -> dict[tuple[str, str], float]:
         """Share of the wealth by (family, name), largest first."""
-        shares = np.exp(self.logs + self.log_weights - self.log_e)
-        found: dict[tuple[str, str], float] = {}
-        for one, share in zip(self.alternatives, shares, strict=True):
-            found[one.family, one.name] = found.get((one.family, one.name), 0.0) + float(share)
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        total = self.log_e
+        return {key: math.exp(log - total) for key, log in self.log_wealth().items()}
 
     def merged(self, other: EProcess) -> EProcess:
         """The wealth of both streams together. ``highest`` is then what was seen at the end of both. Errors: ValueError."""

@@ -63,8 +63,16 @@ class _Watch:
         self.process = EProcess(weighted(FAMILIES, [*bets, *place_alternatives(), *leak_alternatives(vocab_size)]))
         self.ranks = Ranks(3 if with_q else 2)
         self.impossible = 0
+        self.paid = 0.0
+        """Ln of what every bet has paid so far for the tolerance."""
         # A stream of its own: whoever drew the tokens may have used the same seed.
         self._rng = stream(seed, "ranks of tokens")
+
+    def _settled(self, parts: list[Array], mass: Array) -> None:
+        """Let every bet grow by its logarithms, less what tokens of these probabilities cost at the tolerance."""
+        paid = float(widened_by(mass, self.logit_tolerance).sum())
+        self.paid += paid
+        self.process.add(np.concatenate(parts) - paid, len(mass))
 
     @property
     def log_e(self) -> float:
@@ -151,7 +159,7 @@ class TableWatch(_Watch):
         parts += [self._place_sum(known[other], states[own]) for own, other in OWN_AND_OTHER]
         parts.append(leak_logs(self._gains, self._tokens, self.vocab_size, counts))
         self._before = states
-        self.process.add(np.concatenate(parts) - widened_by(mass, self.logit_tolerance).sum(), len(flat))
+        self._settled(parts, mass)
         return self.log_e
 
     def _places(self, states: Ints) -> list[tuple[Ints, Ints]]:
@@ -229,7 +237,7 @@ class StreamWatch(_Watch):
         parts += [_place_sum(p, shown, mass, own, other) for own, other in OWN_AND_OTHER]
         parts.append(leaks)
         self._before = (drawn, shown)
-        self.process.add(np.concatenate(parts) - widened_by(mass[live], self.logit_tolerance).sum(), int(live.sum()))
+        self._settled(parts, mass[live])
         return self.log_e
 
 

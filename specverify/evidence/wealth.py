@@ -10,17 +10,13 @@ from typing import Any
 import numpy as np
 
 from specverify.evidence.contamination import Growth, growths, largest_share, ratios_of
+from specverify.evidence.diagnosis import diagnosed
 from specverify.evidence.eprocess import FLOOR, Alternative, EProcess
 from specverify.evidence.judging import Judgement
 from specverify.evidence.passing import Power, bounds_by_level, listed, power, worst_share
 from specverify.evidence.pointwise import FAULT_LAWS, Rows
 from specverify.evidence.watch import StreamWatch, TableWatch, widened_by
 from specverify.laws import Array, Ints
-
-NAMED = 0.5
-"""Share of the wealth from which a fault is named as the one that fits."""
-SAME = 1e-6
-"""Difference of ln wealth below which two faults have one law."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +43,8 @@ class WealthMeasurement:
     """The wealth of every bet after so many tokens, which sums to E by the bets' weights.
 
     bets: one alternative each with ln of its wealth. impossible: tokens seen that the target never gives. counted: for table
-    models, all that the bets on faults depend on. logit_tolerance: rounding that was declared, which every wealth has paid for.
+    models, all that the bets on faults depend on. logit_tolerance: rounding that was declared, and paid: ln of what every bet
+    has paid for it, so that evidence times e^paid is evidence against the reference to the last bit.
     until: the share of tokens at which every known fault was looked for, where a pass needs all of them seen. growing: for
     other models, how each fault would have grown along the run. stopped: why the run ended before that. Guarantee: see
     :mod:`specverify.evidence.eprocess`.
@@ -59,6 +56,7 @@ class WealthMeasurement:
     impossible: int = 0
     counted: Counted | None = None
     logit_tolerance: float = 0.0
+    paid: float = 0.0
     until: float | None = None
     growing: Mapping[str, Growth] | None = None
     stopped: str = ""
@@ -90,34 +88,34 @@ class WealthMeasurement:
             return Judgement("error", f"{self.label}: the wealth recorded for {wrong} does not follow from the counts", numbers)
         if self.impossible:
             return Judgement("refuted", f"{self.label}: {self.impossible} tokens came that the target never gives", numbers)
+        if self.logit_tolerance > 0:
+            numbers["log_e_without_tolerance"] = log_e + self.paid
         if self.tokens == 0:
             return Judgement("skipped", f"{self.label}: no token came", numbers)
         if alpha > 0 and log_e >= math.log(1 / alpha):
             return Judgement(
-                "refuted", f"{self.label}: evidence of e^{log_e:.0f} in {self.tokens} tokens; {self.diagnosis()}", numbers
+                "refuted",
+                f"{self.label}: evidence of e^{log_e:.0f} in {self.tokens} tokens{self._rounding(alpha)}; {self.diagnosis()}",
+                numbers,
             )
         return self._not_refuted(alpha, numbers)
 
+    def _rounding(self, alpha: float) -> str:
+        """What rounding has to do with it, where a tolerance was declared: two questions, two answers."""
+        if self.logit_tolerance == 0:
+            return ""
+        log_e = self.process().log_e
+        if log_e >= math.log(1 / alpha):
+            return f" beyond what logits off by {self.logit_tolerance:g} explain"
+        strict = log_e + self.paid
+        if strict >= math.log(1 / alpha):
+            return f" beyond the declared tolerance; without it e^{strict:.0f}, so rounding shows, and nothing else does"
+        return f" beyond the declared tolerance; without it e^{strict:.0f}, so no rounding shows either"
+
     def diagnosis(self) -> str:
-        """The fault or direction with the most wealth, and how much more it has than the next."""
-        process = self.process()
-        ((family, name), share), *rest = process.posterior().items()
-        gap = math.log(share / rest[0][1]) if rest and rest[0][1] > 0 else math.inf
-        what = {
-            "fault": f"fits best: {name}",
-            "direction": f"no known fault fits; tokens lean by {name}",
-            "ranks": f"no known fault fits; the {name} are uneven",
-            "dependence": f"tokens depend on each other: {name}",
-            "place": f"no known fault fits; tokens follow the {name}",
-            "leak": f"no known fault fits; too much of {name}",
-        }[family]
-        shown = "" if family == "dependence" else self._showing()
-        if family == "fault" and gap < SAME and rest[0][0][0] == "fault":
-            return f"{what} or {rest[0][0][1]}, whose laws are the same here{shown}"
-        if share < NAMED:
-            return f"{what} ({share:.0%} of the wealth, {rest[0][0][1]} {rest[0][1]:.0%}){shown}"
-        more = "" if math.isinf(gap) else f", e^{gap:.0f} times as much wealth as {rest[0][0][1]}"
-        return f"{what}{more}{shown}"
+        """What the wealth lies with, and the token that is furthest off; see :mod:`specverify.evidence.diagnosis`."""
+        found = diagnosed(self.process().log_wealth())
+        return found.words + ("" if found.family == "dependence" else self._showing())
 
     def _showing(self) -> str:
         """The token that is furthest off, in standard deviations, where tokens were counted."""
@@ -153,6 +151,7 @@ class WealthMeasurement:
         said = f"{self.label}: {self.tokens} tokens, evidence {math.exp(min(numbers['log_e'], 50)):.2g} against exactness"
         if alpha <= 0:
             return Judgement("certified", said, numbers)
+        said += self._rounding(alpha)
         found, bounds = self.power(alpha), self.bounds(alpha)
         different = bounds if found is None else [*found.seen, *found.needed, *found.hidden]
         known = {name: bounds[name] for name in different if bounds[name] < 1}
@@ -170,8 +169,10 @@ class WealthMeasurement:
         if found.hidden:
             said += f"; no larger than the declared tolerance: {', '.join(found.hidden)}"
         if self.until is None or not found.needed:
-            share = "" if self.until in (None, 1.0) else f" at {self.until:.0%} of the tokens"
-            told = f"; every known fault that differs here would have been refuted{share}" if self.until else ""
+            share = "every token" if self.until == 1.0 else f"{self.until or 0:.0%} of the tokens"
+            told = (
+                f"; every known fault that differs here would have been refuted, had it governed {share}" if self.until else ""
+            )
             return Judgement(
                 "certified", said + told + (f"; too few to see {', '.join(found.needed)}" if found.needed else ""), numbers
             )
@@ -183,6 +184,8 @@ class WealthMeasurement:
         if self.counted is None:
             return ""
         paid = float((self.counted.counts * widened_by(self.counted.p, self.logit_tolerance)).sum())
+        if abs(paid - self.paid) > 1e-6 * max(1.0, paid):
+            return "the tolerance"
         for one, log in self.bets:
             if one.family == "fault" and one.name in FAULT_LAWS:
                 given = self.counted.log_of(one.name, one.level) - paid
@@ -204,6 +207,7 @@ class WealthMeasurement:
             "impossible": self.impossible,
             "counted": counted,
             "logit_tolerance": self.logit_tolerance,
+            "paid": self.paid,
             "until": self.until,
             "growing": None if self.growing is None else {name: list(astuple(g)) for name, g in self.growing.items()},
             "stopped": self.stopped,
@@ -225,6 +229,7 @@ class WealthMeasurement:
             int(data["impossible"]),
             counted,
             data.get("logit_tolerance", 0.0),
+            data.get("paid", 0.0),
             data.get("until"),
             None if growing is None else {name: Growth(*map(float, values)) for name, values in growing.items()},
             data.get("stopped", ""),
@@ -257,7 +262,9 @@ def measured(label: str, watch: TableWatch | StreamWatch, **more: Any) -> Wealth
     """What a watch has seen, as a measurement; ``more`` are its further fields."""
     bets = tuple(zip(watch.process.alternatives, watch.process.logs.tolist(), strict=True))
     counted = Counted(watch.counts, watch.p, watch.q) if isinstance(watch, TableWatch) else None
-    return WealthMeasurement(label, bets, watch.process.tokens, watch.impossible, counted, watch.logit_tolerance, **more)
+    return WealthMeasurement(
+        label, bets, watch.process.tokens, watch.impossible, counted, watch.logit_tolerance, watch.paid, **more
+    )
 
 
 def calls_of(sequences: Sequence[Sequence[int]], calls: Sequence[int]) -> list[Ints]:

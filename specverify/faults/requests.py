@@ -17,6 +17,7 @@ from torch import Tensor
 from specverify.faults.chain import filtered
 from specverify.faults.decoders import Loop, fresh, of_its_seed
 from specverify.faults.rounds import finish, or_target, token_rejection, with_bonus
+from specverify.laws import Pair, TableModel
 from specverify.pairs import named_pair
 from specverify.subjects import Decoder, DecoderLike, Facts, Verifier
 from specverify.tables import torch_models
@@ -35,9 +36,18 @@ class RowByRow:
         return torch.cat([row.tokens for row in rows])
 
 
-def serving(wrap: Callable[[Loop], DecoderLike] | None = None, **parts: Any) -> DecoderLike:
+def nearer(pair: Pair, share: float = 0.4) -> Pair:
+    """The pair with a draft that follows the target in a share of its tokens, as a trained one does."""
+    draft = TableModel(share * pair.target.laws + (1 - share) * pair.draft.laws)
+    return Pair(pair.target, draft, pair.k, pair.prompt, f"{pair.name}, nearer")
+
+
+def serving(
+    wrap: Callable[[Loop], DecoderLike] | None = None, chosen: Callable[[Pair], Pair] | None = None, **parts: Any
+) -> DecoderLike:
     """Make a decoder over table models, with some parts of the loop replaced."""
     pair = named_pair(5, 3)
+    pair = pair if chosen is None else chosen(pair)
     loop = Loop(*torch_models(pair), pair.k, **parts)
     return loop if wrap is None else wrap(loop)
 
@@ -82,14 +92,14 @@ def _opened(parts: dict[str, Any]) -> DecoderLike:
     return serving(**made)
 
 
-C04_filtered_draft = _decoder("C04_filtered_draft", drafted=partial(filtered, top_k=2))
+C04_filtered_draft = _decoder("C04_filtered_draft", chosen=nearer, drafted=partial(filtered, top_k=2))
 C06_noise_unfilled = _decoder("C06_noise_unfilled", noise=unfilled_without_a_seed)
 C17_same_stream_for_rows = _decoder("C17_same_stream_for_rows", wrap=RowByRow)
 C17_same_coins_for_rows = _decoder("C17_same_coins_for_rows", noise=same_for_all_rows)
 C18_request_replayed = _decoder("C18_request_replayed", stream=replaying)
 C21_default_seed = _decoder("C21_default_seed", stream=default_stream)
 C22_never_accepts = Verifier("C22_never_accepts", never_accepting)
-C04_repaired = _decoder("C04_repaired")
+C04_repaired = _decoder("C04_repaired", chosen=nearer)
 C06_repaired = _decoder("C06_repaired")
 C17_repaired = _decoder("C17_repaired")
 C18_repaired = _decoder("C18_repaired")

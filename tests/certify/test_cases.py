@@ -24,7 +24,7 @@ SEEN_BY = {
     "C01": {"single_step"},
     "C02": {"single_step", "acceptance"},
     "C03": {"single_step", "sequence"},
-    "C04": {"sequence"},
+    "C04": {"sequence", "acceptance"},
     "C06_noise_unfilled": {"sequence"},
     "C06_unfilled_beside_seeds": {"rows"},
     "C19": {"rows"},

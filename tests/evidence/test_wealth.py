@@ -143,3 +143,29 @@ def test_rows_of_each_call_stay_together() -> None:
     """Sequences are split as the calls were made."""
     parts = calls_of([(0,), (1,), (2,)], [2, 1])
     assert [part.tolist() for part in parts] == [[[0], [1]], [[2]]]
+
+
+@pytest.mark.parametrize(
+    ("mixed", "tolerance", "verdict", "said"),
+    [
+        (0.1, 0.2, "certified", "so rounding shows, and nothing else does"),
+        (0.0, 0.05, "certified", "so no rounding shows either"),
+        (1.0, 0.02, "refuted", "beyond what logits off by 0.02 explain"),
+    ],
+)
+def test_rounding_and_algorithm_are_two_questions(mixed: float, tolerance: float, verdict: str, said: str) -> None:
+    """A declared tolerance decides the verdict, and the words say what would be seen without it."""
+    rng = np.random.default_rng(3)
+    watch = TableWatch(P, Q, logit_tolerance=tolerance)
+    law = (1 - mixed) * P + mixed * Q
+    for _ in range(40):
+        contexts = rng.integers(0, 2, (50, 10))
+        watch.add(contexts, np.minimum((law.cumsum(1)[contexts] <= rng.random((50, 10, 1))).sum(-1), 3))
+    one = measured("stream", watch)
+    judged = one.judge(1e-8)
+    assert judged.verdict == verdict
+    assert said in judged.reason
+    assert judged.numbers["log_e_without_tolerance"] > judged.numbers["log_e"]
+    again = from_json(json.loads(json.dumps(one.to_json())))
+    assert again.judge(1e-8) == judged
+    assert replace(one, paid=one.paid / 2).judge(1e-8).verdict == "error"
