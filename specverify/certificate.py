@@ -21,12 +21,11 @@ import jsonschema
 from specverify.errors import CertificateError
 from specverify.evidence.ledger import Ledger
 from specverify.evidence.measurements import (
-    CellMeasurement,
-    CoverageMeasurement,
     Verdict,
     worst,
 )
 from specverify.record import Evidence
+from specverify.sentence import sentence
 
 SCHEMA_VERSION = 1
 EXIT_CODES: dict[Verdict, int] = {"certified": 0, "refuted": 1, "inconclusive": 2, "error": 3}
@@ -94,94 +93,8 @@ class Certificate:
         return verdict
 
     def sentence(self) -> str:
-        """The verdict in one sentence."""
-        own = [e for e in self.evidence if e.expected == "certified"]
-        controls = [e for e in self.evidence if e.expected == "refuted"]
-        name = self.subject["name"]
-        caught = sum(e.verdict == "refuted" for e in controls)
-        if self.verdict == "certified":
-            passed = sum(e.verdict == "certified" for e in own)
-            aside = f" ({len(own) - passed} more could not be put to it)" if passed < len(own) else ""
-            what = "samples from its target law"
-            if self.law_unknown:
-                what = "writes with speculation as without it, its target law being unknown,"
-            return (
-                f"{name} {what} in all {passed} tests{aside}, "
-                f"at a false-alarm budget of {self.ledger.alpha:g}; "
-                f"{caught} of {len(controls)} runs of known-bad rules were refuted beside it.{self._reservations()}"
-            )
-        if self.verdict == "refuted":
-            bad = [e for e in own if e.verdict == "refuted"]
-            refuting = [
-                (m.kind, j.reason)
-                for m, j in zip(bad[0].measurements, bad[0].judgements(), strict=True)
-                if j.verdict == "refuted"
-            ]
-            about_law = any(
-                m.kind in ("law", "cells", "probes", "wealth", "on_off")
-                for e in bad
-                for m, j in zip(e.measurements, e.judgements(), strict=True)
-                if j.verdict == "refuted"
-            )
-            differs = "does not sample from its target law"
-            if self.law_unknown:
-                differs = "does not write with speculation as without it (its target law is not known)"
-            what = differs if about_law else "breaks what it promises, though no test of the law refutes it"
-            many = f"{len(bad)} of {len(own)} tests refute it"
-            return f"{name} {what}: {many}, first {bad[0].test}: {refuting[0][1]}."
-        if self.verdict == "error":
-            failed = [e for e in own if e.verdict == "error"]
-            if failed:
-                reason = next(j.reason for j in failed[0].judgements() if j.verdict == "error")
-                many = f"{len(failed)} of {len(own)} tests ended in an error"
-                return f"{name} could not be judged: {many}, first {failed[0].test}: {reason}."
-            missed = [e.test for e in controls if e.verdict != "refuted"]
-            return f"The run itself is in error: {len(missed)} known-bad controls were not refuted, first {missed[0]}."
-        open_tests = [e for e in own if e.verdict == "inconclusive"]
-        if open_tests:
-            reason = next(j.reason for j in open_tests[0].judgements() if j.verdict == "inconclusive")
-            many = f"{len(open_tests)} of {len(own)} tests are inconclusive"
-            return f"Nothing refutes {name}, but {many}, first {open_tests[0].test}: {reason}."
-        if self.missing:
-            left = f"{len(self.missing)} of {len(self.planned)} planned tests left no evidence"
-            return f"Nothing refutes {name}, but {left}, first {self.missing[0]}."
-        return f"Nothing refutes {name}, but no test could judge it, or no control ran."
-
-    def _reservations(self) -> str:
-        """What a pass does not cover: a subject that no exact test reached, with what sampling would show; unknown coverage."""
-        said = ""
-        if self.law_unknown:
-            said += self._shown_by_control()
-        passed = [e for e in self.evidence if e.expected == "certified" and e.verdict == "certified"]
-        # Laws of edge pairs are too special to say that the rule was read exactly.
-        exact = {e.part for e in passed if e.check != "edges" and any(m.kind == "law" for m in e.measurements)}
-        seen = [
-            j.numbers["detectable_tv"]
-            for e in passed
-            if e.part not in exact
-            for m, j in zip(e.measurements, e.judgements(), strict=True)
-            if isinstance(m, CellMeasurement) and "joint" in m.label
-        ]
-        if seen:
-            said += " No exact test reached it: it is judged by sampling alone, "
-            said += f"which would show a joint deviation of TV {max(seen):.2g} or more."
-        if any(isinstance(m, CoverageMeasurement) and not m.known for e in passed for m in e.measurements):
-            said += " Coverage is not known, since it reports no accepted counts."
-        return said
-
-    def _shown_by_control(self) -> str:
-        """What a comparison of on against off would have refuted, by its own control."""
-        shown = [
-            j.numbers
-            for e in self.evidence
-            for m, j in zip(e.measurements, e.judgements(), strict=True)
-            if m.kind == "on_off" and "replaced" in j.numbers
-        ]
-        said = " Only speculation on was compared with off: a mistake that both share is not seen."
-        for n in shown:
-            said += f" A decoder that replaces {n['replaced']:.0%} of its tokens by evenly drawn ones would "
-            said += f"have been refuted in {n['replaced_pairs']:.0f} of these {n['pairs']:.0f} pairs."
-        return said
+        """The verdict in one sentence, and what it leaves open."""
+        return sentence(self)
 
     def to_json(self) -> dict[str, Any]:
         """The certificate as written, with its digest."""

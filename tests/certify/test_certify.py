@@ -284,3 +284,16 @@ def _naive():
     from specverify import faults
 
     return faults.naive_accept
+
+
+def test_the_sentence_names_the_fault_that_the_tokens_fit(few_controls):
+    """Also where an exact law refutes first, and only where bets refute; a pass by sampling says what would have been seen."""
+    from specverify.faults.cases import C07_gumbels_reused, C10_inverted_ratio, C17_repaired
+
+    sentence = certify("x", SMOKE, subject=C07_gumbels_reused).sentence()
+    assert "first single_step/" in sentence
+    assert "What its tokens say: fits best: shared_noise" in sentence
+    exact_only = certify("x", SMOKE, subject=C10_inverted_ratio, only="single_step").sentence()
+    assert "tokens say" not in exact_only
+    passed = certify("x", SMOKE, subject=C17_repaired).sentence()
+    assert "A known fault that differs on its models would have been refuted, had it governed every token." in passed
