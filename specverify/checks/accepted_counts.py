@@ -50,7 +50,7 @@ def bounded(first: Sequence[int], pair: Pair, seed: int) -> list[AnyMeasurement]
     """The two bounds on accepted counts of the first round. A mean is tested as a rate: one token in K is kept by lot."""
     best, k = float(block_tail(pair).sum()), pair.k
     lots = stream(derive(seed, "lots"), "accepted").random(len(first))
-    kept = sum(lot * k < accepted for lot, accepted in zip(lots, first, strict=True))
+    kept = sum(bool(lot * k < accepted) for lot, accepted in zip(lots, first, strict=True))
     overlap = min(1.0, first_overlap(pair) + ROUNDING)
     return [
         RateMeasurement("first draft accepted, against 1 - TV", sum(n >= 1 for n in first), len(first), overlap),

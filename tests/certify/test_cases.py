@@ -1,5 +1,7 @@
 """Reported bugs of real engines: each refuted by the check it needs, its repaired twin not."""
 
+import json
+
 import pytest
 from subjects_for_tests import good
 
@@ -9,6 +11,7 @@ from specverify.evidence import worst
 from specverify.faults import MORE_FAULTS
 from specverify.faults.cases import CASES
 from specverify.plan import plan_for
+from specverify.record import Evidence
 
 SETTINGS = Settings(BUDGETS["smoke"])
 
@@ -17,7 +20,11 @@ def evidence_of(subject, checks=None):
     """Evidence of every planned test of a subject, without the controls."""
     plan = plan_for(subject, "tests", SETTINGS)
     runner = Runner(plan)
-    return [runner.run(p) for p in plan.tests if p.expected == "certified" and (checks is None or p.check in checks)]
+    found = [runner.run(p) for p in plan.tests if p.expected == "certified" and (checks is None or p.check in checks)]
+    for evidence in found:  # what cannot be written and read again would end a run
+        again = Evidence.from_json(json.loads(json.dumps(evidence.to_json())))
+        assert [j.verdict for j in again.judgements()] == [j.verdict for j in evidence.judgements()]
+    return found
 
 
 SEEN_BY = {
