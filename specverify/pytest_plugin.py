@@ -125,7 +125,8 @@ def judge(request: pytest.FixtureRequest, specverify_runner: Runner) -> Callable
 
     def run(planned: Planned) -> None:
         evidence = specverify_runner.run(planned)
-        request.node.user_properties.append((EVIDENCE, evidence.to_json()))
+        # As text: pytest-xdist sends nothing but plain types, and a number of another kind would end the worker.
+        request.node.user_properties.append((EVIDENCE, json.dumps(evidence.to_json())))
         if evidence.verdict == evidence.expected:
             return
         reasons = [j.reason for j in evidence.judgements() if j.verdict == evidence.verdict]

@@ -117,7 +117,7 @@ class GrowthMeter:
         """By the name of the fault. Rounding leaves a mean of 1e-16 where nothing grows."""
         found = {}
         for name, sums in zip(self._names, self._sums, strict=True):
-            mean, second, impossible, tv = sums / max(self._weight, 1e-300)
+            mean, second, impossible, tv = map(float, sums / max(self._weight, 1e-300))
             found[name] = Growth(max(mean, 0.0), max(second - mean**2, 0.0), impossible if impossible > 1e-12 else 0.0, tv)
         return found
 
