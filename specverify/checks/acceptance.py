@@ -35,7 +35,7 @@ FEW_TREES = 800
 def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
     """Exact bounds for what drafts in a round; for decoders that report counts, their consistency and first rate."""
     if isinstance(part, Decoder):
-        draws = max(settings.budget.single // 2, 500)
+        draws = max(settings.budget.single // 4, 500)
         tests = []
         if part.build is not None:
             tests.append(Planned(NAME, part.name, "table models", True, {"draws": draws, "size": (3, 2)}))

@@ -15,6 +15,7 @@ from specverify.evidence.contamination import Growth, GrowthMeter
 from specverify.evidence.measurements import CellMeasurement
 from specverify.evidence.multinomial import CellGroup
 from specverify.evidence.pointwise import Rows
+from specverify.evidence.ranks import CELLS, ORDERS
 from specverify.evidence.watch import StreamWatch, widened_by
 from specverify.evidence.wealth import WealthMeasurement, calls_of, measured
 from specverify.laws import Array, Ints
@@ -111,71 +112,24 @@ class OwnTokens:
             self._meter.add(Rows(laws, laws if q is None else q[:few][live]), np.ones(len(laws)), paid)
         self.probabilities += part.size * p.shape[2]
 
+    def wealth(self) -> WealthMeasurement:
+        """All bets. Impossible tokens are left to the support check, which confirms them."""
+        return replace(measured("all bets together", self.watch), impossible=0)
 
-def own_wealth(
-    decoder: DecoderLike, prompts: torch.Tensor, samples: list[Sample], name: str, seed: int, tolerance: float = 0.0
-) -> WealthMeasurement:
-    """All bets on the tokens of a decoder's own models. Impossible tokens are left to the support check, which confirms."""
-    own = OwnTokens(decoder, prompts, name, seed, tolerance)
-    own.see(samples, MOST_PROBABILITIES)
-    return replace(measured("all bets together", own.watch), impossible=0)
+    def rank_cells(self) -> list[CellMeasurement]:
+        """Where tokens lie in the law that governed them: few cells over all prompts and positions, so much power.
 
-
-RANK_BINS = 32
-
-
-def rank_cells(
-    decoder: DecoderLike,
-    prompts: torch.Tensor,
-    samples: list[Sample],
-    eos: int | None,
-    name: str,
-    seed: int,
-    tolerance: float = 0.0,
-) -> list[CellMeasurement]:
-    """Where sampled tokens lie in the law that governed them: few cells over all prompts and positions, so much power.
-
-    With tokens ordered by p, by id (which shows a lost part of the vocabulary) and, where the draft's laws are known, by q/p,
-    the number F(before x) + W p(x), W uniform, is uniform and independent of the prefix under exactness. Tokens of
-    probability 0 are left to the support check.
-    """
-    rng = stream(seed, "ranks")
-    draft = getattr(decoder, "draft_log_probs", None)
-    counts = {order: np.zeros(RANK_BINS, np.int64) for order in ("p", "id", *(("q/p",) if draft is not None else ()))}
-    start = prompts.shape[1]
-    for prompt, sample in zip(prompts, samples, strict=True):
-        if not sample.sequences:
-            continue
-        tokens = torch.tensor(sample.sequences)
-        rows = max(1, 4_000_000 // (decoder.vocab_size * (start + tokens.shape[1])))
-        for block in torch.split(tokens, rows):
-            live = torch.ones_like(block, dtype=torch.bool)
-            if eos is not None:
-                live = ((block == eos).long().cumsum(1) - (block == eos).long()) == 0
-            ids = torch.cat([prompt.repeat(len(block), 1), block.clamp(min=0)], 1)
-            p = checked_log_probs(decoder.target_log_probs(ids), ids, decoder.vocab_size, name)[:, start - 1 : -1]
-            orders = {"p": p, "id": -torch.arange(p.shape[2], dtype=p.dtype).expand_as(p)}
-            if draft is not None:
-                q = checked_log_probs(draft(ids), ids, decoder.vocab_size, name)[:, start - 1 : -1]
-                orders["q/p"] = (q.clamp(min=-1e30) - p.clamp(min=-1e30)).nan_to_num(0.0)
-            drawn = ids[:, start:, None]
-            mass = p.exp()
-            own = mass.gather(2, drawn)
-            for order, key in orders.items():
-                mine = key.gather(2, drawn)
-                # Ties are put in order of the token's id.
-                before = (key > mine) | ((key == mine) & (torch.arange(key.shape[2]) < drawn))
-                u = (mass * before).sum(2) + torch.from_numpy(rng.random(tuple(block.shape))) * own[..., 0]
-                used = live & (own[..., 0] > 0)
-                bins = (u[used] * RANK_BINS).long().clamp(0, RANK_BINS - 1)
-                counts[order] += np.bincount(bins.numpy(), minlength=RANK_BINS)
-    even = tuple([1 / RANK_BINS] * RANK_BINS)
-    names = tuple(f"{b / RANK_BINS:.2f}" for b in range(RANK_BINS))
-    return [
-        CellMeasurement(
-            f"rank of tokens ordered by {order}",
-            (CellGroup("ranks", tuple(map(int, c)), even, names),),
-            widened=2 * tolerance,
-        )
-        for order, c in counts.items()
-    ]
+        With tokens ordered by id (which shows a lost part of the vocabulary), by p and, where the draft's laws are known, by
+        q/p, the number F(before x) + W p(x), W uniform, is uniform and independent of the prefix under exactness. Tokens of
+        probability 0 are left to the support check.
+        """
+        ranks, names = self.watch.ranks, tuple(f"{b / CELLS:.2f}" for b in range(CELLS))
+        even = tuple([1 / CELLS] * CELLS)
+        return [
+            CellMeasurement(
+                f"rank of tokens ordered by {order}",
+                (CellGroup("ranks", tuple(map(int, counts)), even, names),),
+                widened=2 * self.watch.logit_tolerance,
+            )
+            for order, counts in zip(ORDERS, ranks.counts, strict=False)
+        ]

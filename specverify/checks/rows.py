@@ -25,7 +25,7 @@ from specverify.subjects import Decoder, DecoderLike, Facts
 NAME = "rows"
 QUESTION = "Does every row of a mixed batch follow the law of its own request, whatever stands beside it?"
 
-CALLS = {"smoke": 150, "standard": 300, "certify": 600}
+CALLS = {"smoke": 100, "standard": 150, "certify": 600}
 """Mixed batches to serve, of ten rows each."""
 FEWEST = 4
 """Mixed batches at least, however large the vocabulary is."""

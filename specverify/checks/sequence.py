@@ -12,7 +12,7 @@ import torch
 from specverify.checks import greedy
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.going_on import Goal, go_on
-from specverify.checks.own_tokens import OwnTokens, decoder_laws, decoder_prompts, own_wealth, rank_cells
+from specverify.checks.own_tokens import MOST_PROBABILITIES, OwnTokens, decoder_laws, decoder_prompts
 from specverify.checks.pair_tokens import PairTokens, wealth
 from specverify.checks.sampling import Sample, sample_decoder, sample_step, sample_tree_verifier, sample_verifier
 from specverify.evidence.cells import NextLaws, grow, sort_into
@@ -264,8 +264,9 @@ def _own_models(planned: Planned, context: Context, decoder: DecoderLike) -> Fou
         CellMeasurement(f"conditional law of token {depth + 1}", tuple(groups), widened=2 * d)
         for depth, groups in enumerate(by_depth)
     ]
-    ranks = rank_cells(decoder, prompts, samples, eos, name, context.seed, d)
-    bets = own_wealth(decoder, prompts, samples, name, context.seed, d)
+    own = OwnTokens(decoder, prompts, name, context.seed, d)
+    own.see(samples, MOST_PROBABILITIES)
+    ranks, bets = own.rank_cells(), own.wealth()
     merged = Sample(counts_known=samples[0].counts_known)
     for sample in samples:
         merged.accepted += sample.accepted

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
-from specverify.checks.own_tokens import decoder_prompts, rank_cells
+from specverify.checks.own_tokens import MOST_PROBABILITIES, OwnTokens, decoder_prompts
 from specverify.checks.sampling import sample_decoder
 from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, LawMeasurement, ViolationMeasurement
 from specverify.exact import decoder_emission
@@ -99,7 +99,9 @@ def _own_models(planned: Planned, context: Context) -> Found:
     notes = () if eos is not None else ("the decoder declares no eos_id; only the number of tokens was checked",)
     ranks: list[CellMeasurement] = []
     if planned.statistical:
-        ranks = rank_cells(decoder, prompts, samples, eos, context.part.name, context.seed, context.part.facts.logit_tolerance)
+        own = OwnTokens(decoder, prompts, context.part.name, context.seed, context.part.facts.logit_tolerance)
+        own.see(samples, MOST_PROBABILITIES)
+        ranks = own.rank_cells()
     return Found(
         (
             *ranks,
