@@ -73,6 +73,7 @@ class Facts:
     gets the same tokens, to the last one, whatever else is in its batch. lossy: the rule changes the law by
     design; it is then expected to be refuted. logit_tolerance: how far its logits may lie from those of target_log_probs by
     rounding, for an engine in half precision against a float32 reference; sampled tokens then refute only what lies outside.
+    drafts: most tokens that a decoder drafts for one position; the bounds on accepted counts hold for one.
     """
 
     rule: str | None = None
@@ -83,8 +84,11 @@ class Facts:
     batch_invariant: bool = True
     lossy: bool = False
     logit_tolerance: float = 0.0
+    drafts: int = 1
 
     def __post_init__(self) -> None:
+        if self.drafts < 1:
+            raise SubjectError(f"drafts={self.drafts} is not known; give the most tokens drafted for one position, 1 or more")
         if not 0 <= self.logit_tolerance < 1:
             raise SubjectError(
                 f"logit_tolerance={self.logit_tolerance} is not known; give the largest error, from 0 to below 1"

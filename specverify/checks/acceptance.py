@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specverify.checks.accepted_counts import accepted_on_tables, consistency
+from specverify.checks.accepted_counts import SEVERAL, accepted_on_tables, consistency
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.own_tokens import decoder_prompts
 from specverify.checks.sampling import Sample, sample_decoder
@@ -130,6 +130,8 @@ def _decoder(planned: Planned, context: Context, decoder: DecoderLike) -> Found:
         return Found((), None, ("the decoder does not report accepted counts",))
     found: list[AnyMeasurement] = [consistency(together, length, getattr(decoder, "eos_id", None))]
     draft_log_probs = getattr(decoder, "draft_log_probs", None)
+    if part.facts.drafts > 1:
+        return Found(tuple(found), None, (SEVERAL,))
     if draft_log_probs is None or not planned.statistical:
         return Found(tuple(found))
     for number, (prompt, sample) in enumerate(zip(prompts, samples, strict=True), 1):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specverify.evidence.contamination import Growth
 from specverify.evidence.watch import StreamWatch, TableWatch
@@ -36,21 +36,22 @@ def go_on(
     goal: Goal,
     growing: Callable[[], Mapping[str, Growth]] | None = None,
     spent: Callable[[], str] = lambda: "",
+    impossible: Callable[[], int] | None = None,
 ) -> WealthMeasurement:
     """Call ``add(sequences, call)``, which samples and lets ``watch`` see them, as often as it takes.
 
-    growing: growth of the faults along the run, where the watch counts nothing; tokens that seem impossible are then left to a
-    test that confirms them. spent: why no more can be sampled, if so.
+    growing: growth of the faults along the run, where the watch counts nothing. spent: why no more can be sampled, if so.
+    impossible: tokens that the target never gives, where somebody else than the watch is sure of them.
     """
     sequences, call = FIRST, 0
     while True:
         left = goal.tokens - watch.process.tokens
         add(max(1, min(sequences, math.ceil(left / length))), call)
+        wrong = watch.impossible if impossible is None else impossible()
         more = {"until": goal.share, "growing": None if growing is None else growing()}
-        found = measured("all bets, until every known fault is seen", watch, **more)
+        found = replace(measured("all bets, until every known fault is seen", watch, **more), impossible=wrong)
         power = found.power(goal.alpha) if goal.alpha > 0 else None
-        impossible = watch.impossible > 0 and growing is None
-        if impossible or power is None or watch.process.refutes(goal.alpha) or not power.needed:
+        if wrong or power is None or watch.process.refutes(goal.alpha) or not power.needed:
             return found
         stopped = spent()
         if watch.process.tokens >= goal.tokens:
@@ -58,6 +59,6 @@ def go_on(
         elif time_is_up():
             stopped = "time is up"
         if stopped:
-            return measured(found.label, watch, **more, stopped=stopped)
+            return replace(found, stopped=stopped)
         wanted = math.ceil((max(power.needed.values()) - watch.process.tokens) / length)
         sequences, call = max(FIRST, min(2 * sequences, MOST, wanted)), call + 1

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from specverify.checks.sampling import Sample
 from specverify.evidence.cells import NextLaws
@@ -50,8 +51,12 @@ MOST_PROBABILITIES = 100_000_000
 """Tokens times vocabulary that are bet on with a decoder's own models."""
 
 
-MOST_GROWN, ENOUGH_LAWS = 1_000_000, 200
-"""Probabilities from which the growth of faults is measured, 21 passes over each, or these many laws where they are longer."""
+GROWN, FEWEST_LAWS = 30_000, 16
+"""Probabilities of each prompt's part of a call from which the growth of faults is measured, 21 passes over each; but this many
+laws at least.
+"""
+ASKED_ALONE = 20
+"""Tokens of probability 0 that are asked about alone before the rest is left."""
 
 
 class OwnTokens:
@@ -73,6 +78,9 @@ class OwnTokens:
         self.watch = StreamWatch(self.with_q, decoder.vocab_size, seed=derive(seed, "ranks"), logit_tolerance=tolerance)
         self._meter = None if level is None else GrowthMeter(self.with_q, level=level)
         self.probabilities = 0
+        self.impossible: list[str] = []
+        """Tokens that have probability 0 also when their law is asked for alone; no more than the first few are asked about."""
+        self._asked = 0
 
     def growths(self) -> dict[str, Growth]:
         """Growth of the faults over the laws that came so far."""
@@ -102,19 +110,34 @@ class OwnTokens:
         ended = np.cumsum(part == eos, axis=1) - (part == eos) > 0 if eos is not None else np.zeros(part.shape, bool)
         p = self._laws(self.decoder.target_log_probs, ids, "target_log_probs")
         q = None if self._draft is None else self._laws(self._draft, ids, "draft_log_probs")
-        self.watch.add(p, q, np.where(ended, -1, part))
-        most = max(MOST_GROWN, ENOUGH_LAWS * p.shape[2])
-        if self._meter is not None and self.probabilities < most:
-            few = max(1, (most - self.probabilities) // (part.shape[1] * p.shape[2]))
-            live = ~ended[:few]
-            laws = p[:few][live]
-            paid = widened_by(laws, self.watch.logit_tolerance)
-            self._meter.add(Rows(laws, laws if q is None else q[:few][live]), np.ones(len(laws)), paid)
+        live = ~ended & (part >= 0)
+        self._confirm(prompt, part, live & (np.take_along_axis(p, np.maximum(part, 0)[..., None], -1)[..., 0] <= 0))
+        self.watch.add(p, q, np.where(live, part, -1))
+        if self._meter is not None and live.any():
+            places = np.argwhere(live)
+            few = max(FEWEST_LAWS, GROWN // p.shape[2])
+            chosen = tuple(places[np.linspace(0, len(places) - 1, min(few, len(places))).astype(int)].T)
+            laws = p[chosen]
+            weights = np.full(len(laws), len(places) / len(laws))
+            self._meter.add(Rows(laws, laws if q is None else q[chosen]), weights, widened_by(laws, self.watch.logit_tolerance))
         self.probabilities += part.size * p.shape[2]
 
+    def _confirm(self, prompt: torch.Tensor, part: Ints, wrong: NDArray[np.bool_]) -> None:
+        """Ask alone about tokens of probability 0: at the edge of top-k or top-p one may enter or leave with the last bit of a
+        batched product, and is then excused.
+        """
+        for row, place in np.argwhere(wrong):
+            if self.impossible or self._asked >= ASKED_ALONE:
+                return
+            self._asked += 1
+            before = part[row, :place]
+            law = decoder_laws(self.decoder, prompt, self.name)(before[None])
+            if law[0, part[row, place]] <= 0:
+                self.impossible.append(f"token {part[row, place]} after {before.tolist()}")
+
     def wealth(self) -> WealthMeasurement:
-        """All bets. Impossible tokens are left to the support check, which confirms them."""
-        return replace(measured("all bets together", self.watch), impossible=0)
+        """All bets, and whether a token came that is impossible also when it is asked about alone."""
+        return replace(measured("all bets together", self.watch), impossible=len(self.impossible))
 
     def rank_cells(self) -> list[CellMeasurement]:
         """Where tokens lie in the law that governed them: few cells over all prompts and positions, so much power.

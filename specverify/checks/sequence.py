@@ -138,23 +138,29 @@ def _go_on(planned: Planned, context: Context) -> Found:
 
 
 def _own_models_go_on(planned: Planned, context: Context, decoder: DecoderLike) -> Found:
-    """The same with a decoder's own models. Impossible tokens are left to the test that confirms them."""
+    """The same with a decoder's own models, over enough tokens of each sequence for several rounds."""
     params, part = planned.params, context.part
     prompts = decoder_prompts(decoder, context.seed)
     own = OwnTokens(decoder, prompts, part.name, context.seed, part.facts.logit_tolerance, level=params["share"])
 
+    everything = Sample(counts_known=False)
+
     def add(sequences: int, call: int) -> None:
         seed, most = derive(context.seed, "sample", call), part.facts.max_batch
-        own.see(sample_decoder(decoder, prompts, sequences, params["length"], seed, name=part.name, max_batch=most))
+        samples = sample_decoder(decoder, prompts, sequences, params["length"], seed, name=part.name, max_batch=most)
+        own.see(samples)
+        for sample in samples:
+            if sample.sequences:
+                everything.count_all(sample)
 
     def spent() -> str:
         most = context.settings.probabilities
         return f"{most:,.0f} probabilities of the models were asked for" if own.probabilities >= most else ""
 
     goal = Goal(context.alpha, params["share"], params["tokens"])
-    found = go_on(own.watch, add, params["length"], goal, own.growths, spent)
+    found = go_on(own.watch, add, params["length"], goal, own.growths, spent, lambda: len(own.impossible))
     notes = () if own.with_q else ("the decoder has no draft_log_probs: faults whose law depends on the draft are not bet on",)
-    return Found((replace(found, impossible=0),), None, notes)
+    return Found((found, coverage(everything)), None, notes)
 
 
 def with_bets(bets: WealthMeasurement, cells: list[AnyMeasurement]) -> tuple[AnyMeasurement, ...]:
@@ -267,9 +273,4 @@ def _own_models(planned: Planned, context: Context, decoder: DecoderLike) -> Fou
     own = OwnTokens(decoder, prompts, name, context.seed, d)
     own.see(samples, MOST_PROBABILITIES)
     ranks, bets = own.rank_cells(), own.wealth()
-    merged = Sample(counts_known=samples[0].counts_known)
-    for sample in samples:
-        merged.accepted += sample.accepted
-        merged.later_rounds += sample.later_rounds
-        merged.reported += sample.reported
-    return Found((*with_bets(bets, [*joint, *pooled, *ranks]), coverage(merged)))
+    return Found(with_bets(bets, [*joint, *pooled, *ranks]))

@@ -22,10 +22,12 @@ HOT = (0.7, 1.3)
 """Temperatures of rows that have one of their own, where the law there is known."""
 BLOCK = 4_000_000
 """Probabilities that are worked on at once."""
-ROUNDINGS = {torch.float64: 256.0, torch.float32: 256.0, torch.float16: 8.0, torch.bfloat16: 8.0}
+ROUNDINGS = {torch.float64: 256.0, torch.float32: 256.0, torch.float16: 4.0, torch.bfloat16: 4.0}
 """Rounding of a logit in units of eps times the largest one. Summing n products in another order changes the sum by about
 sqrt(n) eps of its size: 256 allows for n = 65,536 per logit. Half precision is summed in float32 and rounded once per layer.
 """
+MASKED = -100.0
+"""Log-probabilities below this are masks, whose size says nothing about rounding: engines write -1e4, -1e9 or the like."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Server:
         logs, rounding = self._logs([row], None if self.log_probs_at is None else 1.0)
         along = _after_prompt(logs[0], row)
         gaps = along.max(-1).values - along[torch.arange(len(along)), list(row.tokens)]
-        largest = torch.where(along > -torch.inf, along.abs(), 0.0).max(-1).values.clamp(min=1.0)
+        largest = torch.where(along > MASKED, along.abs(), 0.0).max(-1).values.clamp(min=1.0)
         return gaps.numpy(), (2 * tolerance + rounding * largest).numpy()
 
 

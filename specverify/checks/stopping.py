@@ -8,7 +8,7 @@ from collections.abc import Callable
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.own_tokens import MOST_PROBABILITIES, OwnTokens, decoder_prompts
 from specverify.checks.sampling import sample_decoder
-from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, LawMeasurement, ViolationMeasurement
+from specverify.evidence.measurements import AnyMeasurement, LawMeasurement, ViolationMeasurement
 from specverify.exact import decoder_emission
 from specverify.laws import Tokens
 from specverify.pairs import named_pair, pair_for
@@ -97,11 +97,14 @@ def _own_models(planned: Planned, context: Context) -> Found:
     sequences = [s for sample in samples for s in sample.sequences]
     bad = [s for s in sequences if eos is not None and after_eos(s, int(eos))]
     notes = () if eos is not None else ("the decoder declares no eos_id; only the number of tokens was checked",)
-    ranks: list[CellMeasurement] = []
+    ranks: list[AnyMeasurement] = []
     if planned.statistical:
         own = OwnTokens(decoder, prompts, context.part.name, context.seed, context.part.facts.logit_tolerance)
         own.see(samples, MOST_PROBABILITIES)
-        ranks = own.rank_cells()
+        never = ViolationMeasurement(
+            "no token of probability 0", len(own.impossible), own.watch.process.tokens, "".join(own.impossible[:1])
+        )
+        ranks = [*own.rank_cells(), never]
     return Found(
         (
             *ranks,

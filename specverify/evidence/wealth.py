@@ -45,6 +45,7 @@ class WealthMeasurement:
     bets: one alternative each with ln of its wealth. impossible: tokens seen that the target never gives. counted: for table
     models, all that the bets on faults depend on. logit_tolerance: rounding that was declared, and paid: ln of what every bet
     has paid for it, so that evidence times e^paid is evidence against the reference to the last bit.
+    highest: the largest ln E that was seen on the way, which decides: it reaches ln(1 / alpha) with probability alpha at most.
     until: the share of tokens at which every known fault was looked for, where a pass needs all of them seen. growing: for
     other models, how each fault would have grown along the run. stopped: why the run ended before that. Guarantee: see
     :mod:`specverify.evidence.eprocess`.
@@ -57,6 +58,7 @@ class WealthMeasurement:
     counted: Counted | None = None
     logit_tolerance: float = 0.0
     paid: float = 0.0
+    highest: float = 0.0
     until: float | None = None
     growing: Mapping[str, Growth] | None = None
     stopped: str = ""
@@ -76,7 +78,7 @@ class WealthMeasurement:
         return self._judged[alpha]
 
     def _judge(self, alpha: float) -> Judgement:
-        log_e = self.process().log_e
+        log_e = max(self.process().log_e, self.highest)
         numbers = {
             "p": 0.0 if self.impossible else math.exp(-max(log_e, 0.0)),
             "log_e": log_e,
@@ -208,6 +210,7 @@ class WealthMeasurement:
             "counted": counted,
             "logit_tolerance": self.logit_tolerance,
             "paid": self.paid,
+            "highest": self.highest,
             "until": self.until,
             "growing": None if self.growing is None else {name: list(astuple(g)) for name, g in self.growing.items()},
             "stopped": self.stopped,
@@ -230,6 +233,7 @@ class WealthMeasurement:
             counted,
             data.get("logit_tolerance", 0.0),
             data.get("paid", 0.0),
+            float(data.get("highest", 0.0)),
             data.get("until"),
             None if growing is None else {name: Growth(*map(float, values)) for name, values in growing.items()},
             data.get("stopped", ""),
@@ -263,7 +267,15 @@ def measured(label: str, watch: TableWatch | StreamWatch, **more: Any) -> Wealth
     bets = tuple(zip(watch.process.alternatives, watch.process.logs.tolist(), strict=True))
     counted = Counted(watch.counts, watch.p, watch.q) if isinstance(watch, TableWatch) else None
     return WealthMeasurement(
-        label, bets, watch.process.tokens, watch.impossible, counted, watch.logit_tolerance, watch.paid, **more
+        label,
+        bets,
+        watch.process.tokens,
+        watch.impossible,
+        counted,
+        watch.logit_tolerance,
+        watch.paid,
+        watch.process.highest,
+        **more,
     )
 
 
