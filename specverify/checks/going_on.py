@@ -58,7 +58,10 @@ def go_on(
             stopped = f"the budget of {goal.tokens:,} is spent"
         elif time_is_up():
             stopped = "time is up"
+        most = max(tokens for tokens in (*power.needed.values(), 0.0) if math.isfinite(tokens))
+        if not stopped and most <= watch.process.tokens:
+            stopped = "no number of them shows the rest"
         if stopped:
             return replace(found, stopped=stopped)
-        wanted = math.ceil((max(power.needed.values()) - watch.process.tokens) / length)
+        wanted = math.ceil((most - watch.process.tokens) / length)
         sequences, call = max(FIRST, min(2 * sequences, MOST, wanted)), call + 1

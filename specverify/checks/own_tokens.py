@@ -17,7 +17,7 @@ from specverify.evidence.measurements import CellMeasurement
 from specverify.evidence.multinomial import CellGroup
 from specverify.evidence.pointwise import Rows
 from specverify.evidence.ranks import CELLS, ORDERS
-from specverify.evidence.watch import StreamWatch, widened_by
+from specverify.evidence.watch import StreamWatch
 from specverify.evidence.wealth import WealthMeasurement, calls_of, measured
 from specverify.laws import Array, Ints
 from specverify.randomness import derive, stream
@@ -76,7 +76,7 @@ class OwnTokens:
         self._eos = getattr(decoder, "eos_id", None)
         self.with_q = self._draft is not None
         self.watch = StreamWatch(self.with_q, decoder.vocab_size, seed=derive(seed, "ranks"), logit_tolerance=tolerance)
-        self._meter = None if level is None else GrowthMeter(self.with_q, level=level)
+        self._meter = None if level is None else GrowthMeter(self.with_q, level=level, tolerance=tolerance)
         self.probabilities = 0
         self.impossible: list[str] = []
         """Tokens that have probability 0 also when their law is asked for alone; no more than the first few are asked about."""
@@ -119,7 +119,7 @@ class OwnTokens:
             chosen = tuple(places[np.linspace(0, len(places) - 1, min(few, len(places))).astype(int)].T)
             laws = p[chosen]
             weights = np.full(len(laws), len(places) / len(laws))
-            self._meter.add(Rows(laws, laws if q is None else q[chosen]), weights, widened_by(laws, self.watch.logit_tolerance))
+            self._meter.add(Rows(laws, laws if q is None else q[chosen]), weights)
         self.probabilities += part.size * p.shape[2]
 
     def _confirm(self, prompt: torch.Tensor, part: Ints, wrong: NDArray[np.bool_]) -> None:

@@ -15,9 +15,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from specverify.evidence.pointwise import FAULT_LAWS, WITHOUT_Q, At, Rows
+from specverify.evidence.rounding import fault_price
 from specverify.laws import Array, Ints
 
 SHARES = (0.0, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -47,16 +49,12 @@ def largest_share(counts: Ints, ratios: Array, alpha: float) -> float:
     return high
 
 
-def share_on_grid(levels: Array, logs: Array, alpha: float, *, paid: bool = False) -> float:
-    """The same from ln L at some levels only (rising): the least level that is excluded, with all above it; 1 if none is.
-
-    paid: every ln L has paid for a tolerance of the logits, all the same; what nobody bet on, which has not, is then left out.
-    """
-    values = logs if paid else np.concatenate([[0.0], logs])
-    first = 0 if paid else 1
+def share_on_grid(levels: Array, logs: Array, alpha: float) -> float:
+    """The same from ln L at some levels only (rising): the least level that is excluded, with all above it; 1 if none is."""
+    values = np.concatenate([[0.0], logs])
     floor = float(logsumexp(values)) - math.log(len(values)) - math.log(1 / alpha)
     best = int(np.argmax(values))
-    excluded = [float(level) for i, level in enumerate(levels, first) if i > best and values[i] <= floor]
+    excluded = [float(level) for i, level in enumerate(levels, 1) if i > best and values[i] <= floor]
     return min(excluded, default=1.0)
 
 
@@ -68,13 +66,15 @@ SAME_LAW = 1e-3
 class Growth:
     """What one token drawn from y does for a bet on y: mean and variance of ln y/p, where p has the token at all.
 
-    impossible: probability of a token that p never has, which refutes by itself. tv: TV(y, p).
+    impossible: probability of a token that p never has, which refutes by itself. tv: TV(y, p). spread: how far logits must be
+    off at least so that p becomes y.
     """
 
     mean: float
     variance: float
     impossible: float = 0.0
     tv: float = 1.0
+    spread: float = math.inf
 
     def tokens(self, alpha: float, weight: float) -> float:
         """Tokens after which the fault is refuted with probability about 0.99 by a bet of this weight."""
@@ -93,39 +93,56 @@ def seen_by_now(growth: Growth, tokens: int, alpha: float, weight: float) -> boo
 class GrowthMeter:
     """Growth of every catalogued fault over the laws that came along a run.
 
-    level: share of the tokens that follow the fault.
+    level: share of the tokens that follow the fault. tolerance: of the logits, whose price every bet pays.
     """
 
-    def __init__(self, with_q: bool, *, level: float = 1.0) -> None:
-        self.level = level
+    def __init__(self, with_q: bool, *, level: float = 1.0, tolerance: float = 0.0) -> None:
+        self.level, self.tolerance = level, tolerance
         self._names = [n for n in FAULT_LAWS if with_q or n in WITHOUT_Q]
         self._sums = np.zeros((len(self._names), 4))
+        self._spread = np.zeros(len(self._names))
         self._weight = 0.0
 
-    def add(self, rows: Rows, shares: Array, paid: Array) -> None:
-        """Laws (C, V) that came with these weights (C,); paid (C, V) is what every bet pays for a token."""
+    def add(self, rows: Rows, shares: Array) -> None:
+        """Laws (C, V) that came with these weights (C,)."""
         everywhere, p = At.everywhere(rows), rows.p
         self._weight += float(shares.sum())
-        for sums, name in zip(self._sums, self._names, strict=True):
-            y = (1 - self.level) * p + self.level * FAULT_LAWS[name](everywhere)
+        for i, name in enumerate(self._names):
+            law = np.maximum(FAULT_LAWS[name](everywhere), 0.0)
+            y = (1 - self.level) * p + self.level * law
             there = (y > 0) & (p > 0)
-            logs = np.where(there, np.log(np.where(there, y, 1.0) / np.where(there, p, 1.0)) - paid, 0.0)
+            logs = np.where(there, np.log(np.where(there, y, 1.0) / np.where(there, p, 1.0)), 0.0)
+            self._spread[i] = max(self._spread[i], float((_spread(logs, there, p > 0) * (shares > 0)).max(initial=0.0)))
+            if self.tolerance > 0:
+                payoff = np.where(p > 0, law / np.where(p > 0, p, 1.0) - 1, 0.0)
+                logs = np.where(there, logs - fault_price(p, payoff[None], self.level, self.tolerance)[0][:, None], 0.0)
             each = (y * logs, y * logs**2, y * (p <= 0), np.abs(y - p) / 2)
-            sums += [float(shares @ one.sum(1)) for one in each]
+            self._sums[i] += [float(shares @ one.sum(1)) for one in each]
 
     def growths(self) -> dict[str, Growth]:
         """By the name of the fault. Rounding leaves a mean of 1e-16 where nothing grows."""
         found = {}
-        for name, sums in zip(self._names, self._sums, strict=True):
+        for name, sums, spread in zip(self._names, self._sums, self._spread, strict=True):
             mean, second, impossible, tv = map(float, sums / max(self._weight, 1e-300))
-            found[name] = Growth(max(mean, 0.0), max(second - mean**2, 0.0), impossible if impossible > 1e-12 else 0.0, tv)
+            impossible = impossible if impossible > 1e-12 else 0.0
+            found[name] = Growth(max(mean, 0.0), max(second - mean**2, 0.0), impossible, tv, float(spread))
         return found
 
 
-def growths(rows: Rows, shares: Array, with_q: bool, *, level: float = 1.0, paid: Array | None = None) -> dict[str, Growth]:
+def _spread(logs: Array, there: NDArray[np.bool_], possible: NDArray[np.bool_]) -> Array:
+    """Half the distance (C,) between the largest and the smallest ln y/p of a law; infinite where y loses a token of p."""
+    largest = np.where(there, logs, -np.inf).max(1, initial=-np.inf)
+    smallest = np.where(there, logs, np.inf).min(1, initial=np.inf)
+    whole = (there | ~possible).all(1) & there.any(1)
+    with np.errstate(invalid="ignore"):
+        half: Array = np.where(whole, (largest - smallest) / 2, np.inf)
+    return half
+
+
+def growths(rows: Rows, shares: Array, with_q: bool, *, level: float = 1.0, tolerance: float = 0.0) -> dict[str, Growth]:
     """Growth of every catalogued fault when laws come with these shares (C,), which sum to 1."""
-    meter = GrowthMeter(with_q, level=level)
-    meter.add(rows, shares, np.zeros(rows.p.shape) if paid is None else paid)
+    meter = GrowthMeter(with_q, level=level, tolerance=tolerance)
+    meter.add(rows, shares)
     return meter.growths()
 
 

@@ -20,7 +20,7 @@ class Power:
     """Which faults differ from the target on the models at hand, and how many tokens each needs at a share of the budget.
 
     needed: by name, for those that would not have been refuted by now; seen: the others. same: faults whose law is the target's
-    here. hidden: faults that a declared logit tolerance covers, so that no number of tokens shows them.
+    here. hidden: faults whose law is the target's with logits off by no more than was declared, so that nothing shows them.
     """
 
     seen: tuple[str, ...] = ()
@@ -29,19 +29,22 @@ class Power:
     hidden: tuple[str, ...] = ()
 
 
-def power(growing: Mapping[str, Growth], bets: Sequence[Alternative], level: float, tokens: int, alpha: float) -> Power:
-    """Power at a false-alarm share of every fault that follows ``level`` of the tokens."""
+def power(
+    growing: Mapping[str, Growth], bets: Sequence[Alternative], level: float, tolerance: float, tokens: int, alpha: float
+) -> Power:
+    """Power at a false-alarm share of every fault that follows ``level`` of the tokens, with logits off by ``tolerance``."""
     weights = {a.name: a.weight for a in bets if a.family == "fault" and a.level == level}
     seen, same, hidden, needed = [], [], [], {}
     for name, growth in growing.items():
         if growth.tv <= SAME_LAW * level:
             same.append(name)
             continue
+        if growth.spread <= tolerance:
+            hidden.append(name)
+            continue
         enough = growth.tokens(alpha, weights[name])
         if tokens >= enough:
             seen.append(name)
-        elif np.isinf(enough):
-            hidden.append(name)
         else:
             needed[name] = enough
     return Power(tuple(seen), needed, tuple(same), tuple(hidden))
@@ -53,7 +56,7 @@ def worst_share(bounds: Mapping[str, float]) -> tuple[str, float]:
     return name, bounds[name]
 
 
-def bounds_by_level(bets: Sequence[tuple[Alternative, float]], alpha: float, *, paid: bool) -> dict[str, float]:
+def bounds_by_level(bets: Sequence[tuple[Alternative, float]], alpha: float) -> dict[str, float]:
     """For every fault the least share that was bet on and is excluded; 1 where none is."""
     levels: dict[str, list[tuple[float, float]]] = {}
     for one, log in bets:
@@ -62,10 +65,13 @@ def bounds_by_level(bets: Sequence[tuple[Alternative, float]], alpha: float, *, 
     found = {}
     for name, pairs in levels.items():
         shares, logs = (np.array(x) for x in zip(*sorted(pairs), strict=True))
-        found[name] = share_on_grid(shares, logs, alpha, paid=paid)
+        found[name] = share_on_grid(shares, logs, alpha)
     return found
 
 
 def listed(needed: Mapping[str, float]) -> str:
     """Faults that are left, with the tokens each needs."""
-    return ", ".join(f"{name} (about {tokens:,.0f} tokens)" for name, tokens in sorted(needed.items(), key=lambda i: i[1]))
+    return ", ".join(
+        f"{name} ({'not at this tolerance' if np.isinf(tokens) else f'about {tokens:,.0f} tokens'})"
+        for name, tokens in sorted(needed.items(), key=lambda item: item[1])
+    )

@@ -7,6 +7,7 @@ before it and the two models alone.
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import logsumexp
 
 from specverify.evidence.bets import FAULT_LEVELS, TILTS, alternatives, payoffs
 from specverify.evidence.dependence import (
@@ -22,6 +23,7 @@ from specverify.evidence.leaks import class_mass, class_masses, leak_alternative
 from specverify.evidence.places import OWN_AND_OTHER, place_alternatives, place_logs
 from specverify.evidence.pointwise import At, Rows
 from specverify.evidence.ranks import Ranks, lower, lower_at, rank_alternatives
+from specverify.evidence.rounding import prices, widened_by
 from specverify.laws import Array, Ints
 from specverify.randomness import stream
 
@@ -35,23 +37,11 @@ MOST_PLACES = 2**16
 """Most (other law, law, token) for which they are."""
 
 
-def widened_by(p: Array, tolerance: float) -> Array:
-    """Ln of how much larger a probability can be when every logit may be off by ``tolerance``: the most p'(x) / p(x).
-
-    With logits within +-d, p'(x) = p(x) e^a / sum p e^b <= p(x) e^d / (p(x) e^d + (1 - p(x)) e^-d). A bet that pays y(x) over
-    that bound has mean at most 1 under every such law, so paying the bound for each token keeps every wealth honest.
-    """
-    if tolerance == 0:
-        return np.zeros(p.shape)
-    most: Array = tolerance - np.log(p * np.exp(tolerance) + (1 - p) * np.exp(-tolerance))
-    return most
-
-
 class _Watch:
     """What both ways of watching share: the wealth, the ranks, and the impossible tokens seen.
 
     logit_tolerance widens what counts as exact to all laws whose logits lie within it of the target's (see
-    :func:`widened_by`): an engine in half precision is then asked about its algorithm, not its rounding.
+    :mod:`specverify.evidence.rounding`): an engine in half precision is then asked about its algorithm, not its rounding.
     """
 
     def __init__(self, with_q: bool, vocab_size: int, seed: int, logit_tolerance: float) -> None:
@@ -63,16 +53,26 @@ class _Watch:
         self.process = EProcess(weighted(FAMILIES, [*bets, *place_alternatives(), *leak_alternatives(vocab_size)]))
         self.ranks = Ranks(3 if with_q else 2)
         self.impossible = 0
-        self.paid = 0.0
-        """Ln of what every bet has paid so far for the tolerance."""
+        self._strict = np.zeros(len(self.process.alternatives))
         # A stream of its own: whoever drew the tokens may have used the same seed.
         self._rng = stream(seed, "ranks of tokens")
 
-    def _settled(self, parts: list[Array], mass: Array) -> None:
-        """Let every bet grow by its logarithms, less what tokens of these probabilities cost at the tolerance."""
-        paid = float(widened_by(mass, self.logit_tolerance).sum())
-        self.paid += paid
-        self.process.add(np.concatenate(parts) - paid, len(mass))
+    def _settled(self, parts: list[Array], price: Array, mass: Array) -> None:
+        """Let every bet grow by its logarithms, less its price at the tolerance; mass is p(x) of the tokens (N,).
+
+        price: of the bets on faults and directions; all others pay for the worst that can be.
+        """
+        grown = np.concatenate(parts)
+        self._strict = self._strict + grown
+        if self.logit_tolerance > 0:
+            worst = float(widened_by(mass, self.logit_tolerance).sum())
+            grown = grown - np.concatenate([price, np.full(len(grown) - len(price), worst)])
+        self.process.add(grown, len(mass))
+
+    @property
+    def log_e_strict(self) -> float:
+        """Ln E now, had no tolerance been declared."""
+        return float(logsumexp(self._strict + self.process.log_weights))
 
     @property
     def log_e(self) -> float:
@@ -100,7 +100,9 @@ class TableWatch(_Watch):
         with np.errstate(divide="ignore", invalid="ignore"):
             faults, tilts = payoffs(rows, At.everywhere(rows), q is not None)
         possible = p > 0
-        logs = _levels(np.where(possible, faults, 0.0), np.where(possible, tilts, 0.0))
+        faults, tilts = (np.where(possible, paid, 0.0) for paid in (faults, tilts))
+        self._price = prices(p, faults, tilts, logit_tolerance) if logit_tolerance > 0 else np.zeros((0, len(p)))
+        logs = _levels(faults, tilts)
         self._logs = logs.reshape(len(logs), -1)
         self._lower = lower(p, q)
         self.counts = np.zeros(p.shape, np.int64)
@@ -159,7 +161,7 @@ class TableWatch(_Watch):
         parts += [self._place_sum(known[other], states[own]) for own, other in OWN_AND_OTHER]
         parts.append(leak_logs(self._gains, self._tokens, self.vocab_size, counts))
         self._before = states
-        self._settled(parts, mass)
+        self._settled(parts, self._price @ counts.reshape(self.p.shape).sum(1), mass)
         return self.log_e
 
     def _places(self, states: Ints) -> list[tuple[Ints, Ints]]:
@@ -192,9 +194,9 @@ class StreamWatch(_Watch):
         self._independent = sum(a.family in ("fault", "direction") for a in self.process.alternatives)
         self._before: tuple[Drawn, Ints] | None = None
 
-    def _settle(self, p: Array, q: Array | None, x: Ints, places: Ints) -> tuple[Array, Array, Array]:
+    def _settle(self, p: Array, q: Array | None, x: Ints, places: Ints) -> tuple[Array, Array, Array, Array]:
         """Logarithms of bets on single tokens, summed over those at ``places`` (n, 2): on faults and directions, and on leaks;
-        with the tokens' F(x-) (orders, n).
+        with the tokens' F(x-) (orders, n) and the price of the former.
         """
         at = tuple(places.T)
         flat_p, flat_x = p[at], x[at]
@@ -203,7 +205,13 @@ class StreamWatch(_Watch):
         faults, tilts = payoffs(rows, At(rows, flat_x[:, None]), self.with_q)
         summed: Array = _levels(faults[..., 0], tilts[..., 0]).sum(-1)
         leaks = leak_logs(leak_gains(class_mass(flat_p, flat_x)), flat_x, self.vocab_size)
-        return summed, leaks, lower_at(flat_p, flat_q if self.with_q else None, flat_x)
+        price = np.zeros(0)
+        if self.logit_tolerance > 0:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                everywhere = payoffs(rows, At.everywhere(rows), self.with_q)
+            whole, leaning = (np.where(flat_p > 0, one, 0.0) for one in everywhere)
+            price = prices(flat_p, whole, leaning, self.logit_tolerance).sum(-1)
+        return summed, leaks, lower_at(flat_p, flat_q if self.with_q else None, flat_x), price
 
     def add(self, p: Array, q: Array | None, tokens: Ints) -> float:
         """Rows of one call: laws p and q (R, L, V) that governed tokens (R, L), -1 where a sequence had ended."""
@@ -215,9 +223,11 @@ class StreamWatch(_Watch):
         places = np.argwhere(live)
         block = max(1, BLOCK // p.shape[-1])
         settled = [self._settle(p, q, x, places[i : i + block]) for i in range(0, len(places), block)]
-        logs = sum((part for part, _, _ in settled), np.zeros(self._independent))
-        leaks = sum((part for _, part, _ in settled), np.zeros(len(leak_alternatives(self.vocab_size))))
-        low_at = np.concatenate([lows for _, _, lows in settled], axis=1) if settled else np.zeros((len(self.ranks.counts), 0))
+        logs = sum((part for part, _, _, _ in settled), np.zeros(self._independent))
+        leaks = sum((part for _, part, _, _ in settled), np.zeros(len(leak_alternatives(self.vocab_size))))
+        low_at = (
+            np.concatenate([lows for _, _, lows, _ in settled], axis=1) if settled else np.zeros((len(self.ranks.counts), 0))
+        )
         parts = [logs, self.ranks.add(low_at, mass[live], self._rng)]
         low = np.zeros(tokens.shape)
         low[live] = low_at[0]
@@ -237,7 +247,8 @@ class StreamWatch(_Watch):
         parts += [_place_sum(p, shown, mass, own, other) for own, other in OWN_AND_OTHER]
         parts.append(leaks)
         self._before = (drawn, shown)
-        self._settled(parts, mass[live])
+        price = sum((part for _, _, _, part in settled if len(part)), np.zeros(self._independent))
+        self._settled(parts, price, mass[live])
         return self.log_e
 
 

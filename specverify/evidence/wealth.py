@@ -15,7 +15,8 @@ from specverify.evidence.eprocess import FLOOR, Alternative, EProcess
 from specverify.evidence.judging import Judgement
 from specverify.evidence.passing import Power, bounds_by_level, listed, power, worst_share
 from specverify.evidence.pointwise import FAULT_LAWS, Rows
-from specverify.evidence.watch import StreamWatch, TableWatch, widened_by
+from specverify.evidence.rounding import fault_price
+from specverify.evidence.watch import StreamWatch, TableWatch
 from specverify.laws import Array, Ints
 
 
@@ -43,8 +44,8 @@ class WealthMeasurement:
     """The wealth of every bet after so many tokens, which sums to E by the bets' weights.
 
     bets: one alternative each with ln of its wealth. impossible: tokens seen that the target never gives. counted: for table
-    models, all that the bets on faults depend on. logit_tolerance: rounding that was declared, and paid: ln of what every bet
-    has paid for it, so that evidence times e^paid is evidence against the reference to the last bit.
+    models, all that the bets on faults depend on. logit_tolerance: rounding that was declared, whose price every bet has paid;
+    strict: ln E without it, which is evidence against the reference to the last bit.
     highest: the largest ln E that was seen on the way, which decides: it reaches ln(1 / alpha) with probability alpha at most.
     until: the share of tokens at which every known fault was looked for, where a pass needs all of them seen. growing: for
     other models, how each fault would have grown along the run. stopped: why the run ended before that. Guarantee: see
@@ -57,7 +58,7 @@ class WealthMeasurement:
     impossible: int = 0
     counted: Counted | None = None
     logit_tolerance: float = 0.0
-    paid: float = 0.0
+    strict: float | None = None
     highest: float = 0.0
     until: float | None = None
     growing: Mapping[str, Growth] | None = None
@@ -90,8 +91,8 @@ class WealthMeasurement:
             return Judgement("error", f"{self.label}: the wealth recorded for {wrong} does not follow from the counts", numbers)
         if self.impossible:
             return Judgement("refuted", f"{self.label}: {self.impossible} tokens came that the target never gives", numbers)
-        if self.logit_tolerance > 0:
-            numbers["log_e_without_tolerance"] = log_e + self.paid
+        if self.strict is not None:
+            numbers["log_e_without_tolerance"] = self.strict
         if self.tokens == 0:
             return Judgement("skipped", f"{self.label}: no token came", numbers)
         if alpha > 0 and log_e >= math.log(1 / alpha):
@@ -104,14 +105,14 @@ class WealthMeasurement:
 
     def _rounding(self, alpha: float) -> str:
         """What rounding has to do with it, where a tolerance was declared: two questions, two answers."""
-        if self.logit_tolerance == 0:
+        if self.strict is None:
             return ""
-        log_e = self.process().log_e
+        log_e = max(self.process().log_e, self.highest)
         if log_e >= math.log(1 / alpha):
             return f" beyond what logits off by {self.logit_tolerance:g} explain"
-        strict = log_e + self.paid
+        strict = self.strict
         if strict >= math.log(1 / alpha):
-            return f" beyond the declared tolerance; without it e^{strict:.0f}, so rounding shows, and nothing else does"
+            return f" beyond the declared tolerance; without it e^{strict:.0f}, so rounding of that size shows"
         return f" beyond the declared tolerance; without it e^{strict:.0f}, so no rounding shows either"
 
     def diagnosis(self) -> str:
@@ -136,15 +137,15 @@ class WealthMeasurement:
         level, growing = self.until or 1.0, self.growing
         if self.counted is not None:
             counts, rows = self.counted.counts, self.counted.rows()
-            paid = widened_by(rows.p, self.logit_tolerance)
             shares = counts.sum(1) / max(counts.sum(), 1)
-            growing = growths(rows, shares, self.counted.q is not None, level=level, paid=paid)
-        return None if growing is None else power(growing, [one for one, _ in self.bets], level, self.tokens, alpha)
+            growing = growths(rows, shares, self.counted.q is not None, level=level, tolerance=self.logit_tolerance)
+        bets = [one for one, _ in self.bets]
+        return None if growing is None else power(growing, bets, level, self.logit_tolerance, self.tokens, alpha)
 
     def bounds(self, alpha: float) -> dict[str, float]:
         """Upper bound on the share of tokens that follow each fault; 1 where nothing is known. Each holds at ``alpha``."""
         if self.counted is None:
-            return bounds_by_level(self.bets, alpha, paid=self.logit_tolerance > 0)
+            return bounds_by_level(self.bets, alpha)
         rows, counts = self.counted.rows(), self.counted.counts
         faults = dict.fromkeys(one.name for one, _ in self.bets if one.family == "fault")
         return {name: largest_share(counts, ratios_of(rows, name), alpha) for name in faults}
@@ -154,43 +155,55 @@ class WealthMeasurement:
         if alpha <= 0:
             return Judgement("certified", said, numbers)
         said += self._rounding(alpha)
-        found, bounds = self.power(alpha), self.bounds(alpha)
-        different = bounds if found is None else [*found.seen, *found.needed, *found.hidden]
-        known = {name: bounds[name] for name in different if bounds[name] < 1}
-        if known:
-            worst, most = worst_share(known)
-            numbers["contamination"] = most
-            said += f"; at most {most:.2g} of them follow any of {len(known)} known faults ({worst} the least known)"
-        else:
-            said += "; too few to exclude any known fault"
-        left = [name for name in different if name not in known]
+        found = self.power(alpha)
+        seen = [] if found is None else [*found.seen, *found.needed]
+        said += self._bounded(seen if found is not None else None, alpha, numbers)
         if found is None:
-            numbers |= {"faults_seen": float(len(known)), "faults_unseen": float(len(left))}
-            return Judgement("certified", said + (f"; not excluded: {', '.join(left)}" if left else ""), numbers)
+            return Judgement("certified", said, numbers)
         numbers |= {"faults_seen": float(len(found.seen)), "faults_unseen": float(len(found.needed) + len(found.hidden))}
         if found.hidden:
-            said += f"; no larger than the declared tolerance: {', '.join(found.hidden)}"
-        if self.until is None or not found.needed:
-            share = "every token" if self.until == 1.0 else f"{self.until or 0:.0%} of the tokens"
-            told = (
-                f"; every known fault that differs here would have been refuted, had it governed {share}" if self.until else ""
-            )
+            said += f"; no larger than the declared tolerance, and so not told from rounding: {', '.join(found.hidden)}"
+        if self.until is None:
             return Judgement(
-                "certified", said + told + (f"; too few to see {', '.join(found.needed)}" if found.needed else ""), numbers
+                "certified", said + (f"; too few to see {', '.join(found.needed)}" if found.needed else ""), numbers
             )
+        if not found.needed:
+            share = "every token" if self.until == 1.0 else f"{self.until:.0%} of the tokens"
+            differs = "is larger than the tolerance" if found.hidden else "differs"
+            said += f"; every known fault that {differs} here would have been refuted, had it governed {share}"
+            return Judgement("certified", said, numbers)
         why = f" ({self.stopped})" if self.stopped else ""
         return Judgement("inconclusive", f"{said}; too few tokens{why} to have refuted {listed(found.needed)}", numbers)
+
+    def _bounded(self, different: Sequence[str] | None, alpha: float, numbers: dict[str, float]) -> str:
+        """The largest share of tokens that may follow a known fault, in words; nothing where logits may be off as well."""
+        if self.logit_tolerance > 0:
+            return ""
+        bounds = self.bounds(alpha)
+        names = list(bounds) if different is None else different
+        known = {name: bounds[name] for name in names if bounds[name] < 1}
+        left = [name for name in names if name not in known] if different is None else []
+        if different is None:
+            numbers |= {"faults_seen": float(len(known)), "faults_unseen": float(len(left))}
+        if not known:
+            return "; too few to exclude any known fault"
+        worst, most = worst_share(known)
+        numbers["contamination"] = most
+        said = f"; at most {most:.2g} of them follow any of {len(known)} known faults ({worst} the least known)"
+        return said + (f"; not excluded: {', '.join(left)}" if left else "")
 
     def _wrong_bet(self) -> str:
         """A bet on a fault whose recorded wealth is not what the counts give, if there is one."""
         if self.counted is None:
             return ""
-        paid = float((self.counted.counts * widened_by(self.counted.p, self.logit_tolerance)).sum())
-        if abs(paid - self.paid) > 1e-6 * max(1.0, paid):
-            return "the tolerance"
+        counts, rows = self.counted.counts, self.counted.rows()
         for one, log in self.bets:
             if one.family == "fault" and one.name in FAULT_LAWS:
-                given = self.counted.log_of(one.name, one.level) - paid
+                given = self.counted.log_of(one.name, one.level)
+                if self.logit_tolerance > 0:
+                    payoff = (ratios_of(rows, one.name) - 1) * (rows.p > 0)
+                    price = fault_price(rows.p, payoff[None], one.level, self.logit_tolerance)[0]
+                    given -= float(counts.sum(1) @ price)
                 if abs(given - log) > 1e-6 * max(1.0, abs(given)):
                     return f"{one.name} at {one.level:g}"
         return ""
@@ -209,7 +222,7 @@ class WealthMeasurement:
             "impossible": self.impossible,
             "counted": counted,
             "logit_tolerance": self.logit_tolerance,
-            "paid": self.paid,
+            "strict": self.strict,
             "highest": self.highest,
             "until": self.until,
             "growing": None if self.growing is None else {name: list(astuple(g)) for name, g in self.growing.items()},
@@ -232,7 +245,7 @@ class WealthMeasurement:
             int(data["impossible"]),
             counted,
             data.get("logit_tolerance", 0.0),
-            data.get("paid", 0.0),
+            data.get("strict"),
             float(data.get("highest", 0.0)),
             data.get("until"),
             None if growing is None else {name: Growth(*map(float, values)) for name, values in growing.items()},
@@ -264,17 +277,16 @@ def _read(written: Mapping[str, str]) -> Bets:
 
 def measured(label: str, watch: TableWatch | StreamWatch, **more: Any) -> WealthMeasurement:
     """What a watch has seen, as a measurement; ``more`` are its further fields."""
-    bets = tuple(zip(watch.process.alternatives, watch.process.logs.tolist(), strict=True))
-    counted = Counted(watch.counts, watch.p, watch.q) if isinstance(watch, TableWatch) else None
+    process, tolerance = watch.process, watch.logit_tolerance
     return WealthMeasurement(
         label,
-        bets,
-        watch.process.tokens,
+        tuple(zip(process.alternatives, process.logs.tolist(), strict=True)),
+        process.tokens,
         watch.impossible,
-        counted,
-        watch.logit_tolerance,
-        watch.paid,
-        watch.process.highest,
+        Counted(watch.counts, watch.p, watch.q) if isinstance(watch, TableWatch) else None,
+        tolerance,
+        watch.log_e_strict if tolerance > 0 else None,
+        process.highest,
         **more,
     )
 

@@ -10,7 +10,8 @@ import pytest
 from specverify.evidence.bets import divergences
 from specverify.evidence.eprocess import Alternative, EProcess, information_limit, tokens_to_refute, weighted
 from specverify.evidence.pointwise import FAULT_LAWS, At, Rows
-from specverify.evidence.watch import StreamWatch, TableWatch, widened_by
+from specverify.evidence.rounding import widened_by
+from specverify.evidence.watch import StreamWatch, TableWatch
 from specverify.laws import Array, Ints
 from specverify.pairs import named_pair
 
