@@ -115,7 +115,8 @@ class GrowthMeter:
             self._spread[i] = max(self._spread[i], float((_spread(logs, there, p > 0) * (shares > 0)).max(initial=0.0)))
             if self.tolerance > 0:
                 payoff = np.where(p > 0, law / np.where(p > 0, p, 1.0) - 1, 0.0)
-                logs = np.where(there, logs - fault_price(p, payoff[None], self.level, self.tolerance)[0][:, None], 0.0)
+                price, made = (one[0][:, None] for one in fault_price(p, payoff[None], self.level, self.tolerance))
+                logs = np.where(there & made, logs - price, 0.0)
             each = (y * logs, y * logs**2, y * (p <= 0), np.abs(y - p) / 2)
             self._sums[i] += [float(shares @ one.sum(1)) for one in each]
 

@@ -9,6 +9,7 @@ lies above the mean and lowers by e^-d what lies below it; repeating that from E
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specverify.evidence.bets import FAULT_LEVELS, TILTS
 from specverify.laws import Array
@@ -44,17 +45,35 @@ def largest_mean(p: Array, g: Array, tolerance: float) -> Array:
     return rounded_up
 
 
-def fault_price(p: Array, faults: Array, level: float, tolerance: float) -> Array:
-    """Ln of the price (F, N) of bets at one level on faults with payoffs (F, N, V)."""
-    price: Array = np.log1p(level * np.maximum(largest_mean(p, faults, tolerance), 0.0))
-    return price
+def _within(p: Array, g: Array, level: float, tolerance: float) -> NDArray[np.bool_]:
+    """Where (M, N) the law p (1 + l g) lies within the tolerance of p itself: half the spread of ln(1 + l g) is no more."""
+    possible = p > 0
+    with np.errstate(divide="ignore", invalid="ignore"):  # a law that shares no token with p is not near it
+        largest = np.where(possible, g, -np.inf).max(-1)
+        smallest = np.where(possible, g, np.inf).min(-1)
+        spread = np.abs(np.log1p(np.maximum(level * largest, -1.0)) - np.log1p(np.maximum(level * smallest, -1.0))) / 2
+    near: NDArray[np.bool_] = spread <= tolerance
+    return near
 
 
-def prices(p: Array, faults: Array, tilts: Array, tolerance: float) -> Array:
-    """Ln of what every bet on faults (F, N, V) and directions (D, N, V) pays for a token: (bets, N), in their order."""
+def fault_price(p: Array, faults: Array, level: float, tolerance: float) -> tuple[Array, NDArray[np.bool_]]:
+    """Ln of the price (F, N) of bets at one level on faults with payoffs (F, N, V), and where they are made at all.
+
+    Where a fault lies within the tolerance it can win nothing and is not bet on.
+    """
+    made = ~_within(p, faults, level, tolerance)
+    return np.where(made, np.log1p(level * np.maximum(largest_mean(p, faults, tolerance), 0.0)), 0.0), made
+
+
+def prices(p: Array, faults: Array, tilts: Array, tolerance: float) -> tuple[Array, NDArray[np.bool_]]:
+    """The same for every bet on faults (F, N, V) and directions (D, N, V): both (bets, N), in their order."""
     highest, lowest = largest_mean(p, tilts, tolerance), -largest_mean(p, -tilts, tolerance)
     most = np.maximum(largest_mean(p, faults, tolerance), 0.0)
+    made = np.stack(
+        [~_within(p, one, level, tolerance) for one in faults for level in FAULT_LEVELS]
+        + [~_within(p, one, level, tolerance) for one in tilts for level in TILTS]
+    )
     paid = [np.log1p(level * one) for one in most for level in FAULT_LEVELS]
     for up, down in zip(highest, lowest, strict=True):
         paid += [np.log1p(np.maximum(level * (up if level > 0 else down), 0.0)) for level in TILTS]
-    return np.stack(paid)
+    return np.where(made, np.stack(paid), 0.0), made

@@ -101,8 +101,11 @@ class TableWatch(_Watch):
             faults, tilts = payoffs(rows, At.everywhere(rows), q is not None)
         possible = p > 0
         faults, tilts = (np.where(possible, paid, 0.0) for paid in (faults, tilts))
-        self._price = prices(p, faults, tilts, logit_tolerance) if logit_tolerance > 0 else np.zeros((0, len(p)))
         logs = _levels(faults, tilts)
+        self._price = np.zeros((0, len(p)))
+        if logit_tolerance > 0:
+            self._price, made = prices(p, faults, tilts, logit_tolerance)
+            logs = np.where(made[..., None], logs, 0.0)
         self._logs = logs.reshape(len(logs), -1)
         self._lower = lower(p, q)
         self.counts = np.zeros(p.shape, np.int64)
@@ -203,15 +206,16 @@ class StreamWatch(_Watch):
         flat_q = flat_p if q is None else q[at]
         rows = Rows(flat_p, flat_q)
         faults, tilts = payoffs(rows, At(rows, flat_x[:, None]), self.with_q)
-        summed: Array = _levels(faults[..., 0], tilts[..., 0]).sum(-1)
+        logs = _levels(faults[..., 0], tilts[..., 0])
         leaks = leak_logs(leak_gains(class_mass(flat_p, flat_x)), flat_x, self.vocab_size)
         price = np.zeros(0)
         if self.logit_tolerance > 0:
             with np.errstate(divide="ignore", invalid="ignore"):
                 everywhere = payoffs(rows, At.everywhere(rows), self.with_q)
             whole, leaning = (np.where(flat_p > 0, one, 0.0) for one in everywhere)
-            price = prices(flat_p, whole, leaning, self.logit_tolerance).sum(-1)
-        return summed, leaks, lower_at(flat_p, flat_q if self.with_q else None, flat_x), price
+            each, made = prices(flat_p, whole, leaning, self.logit_tolerance)
+            logs, price = np.where(made, logs, 0.0), each.sum(-1)
+        return logs.sum(-1), leaks, lower_at(flat_p, flat_q if self.with_q else None, flat_x), price
 
     def add(self, p: Array, q: Array | None, tokens: Ints) -> float:
         """Rows of one call: laws p and q (R, L, V) that governed tokens (R, L), -1 where a sequence had ended."""

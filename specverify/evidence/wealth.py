@@ -32,10 +32,15 @@ class Counted:
         """The laws, p standing for an unknown q."""
         return Rows(self.p, self.p if self.q is None else self.q)
 
-    def log_of(self, name: str, level: float) -> float:
+    def log_of(self, name: str, level: float, tolerance: float) -> float:
         """Ln of the wealth of a fault, from the counts."""
+        rows = self.rows()
+        payoff = (ratios_of(rows, name) - 1) * (rows.p > 0)
         with np.errstate(divide="ignore"):
-            logs = np.maximum(np.log1p(level * (ratios_of(self.rows(), name) - 1)), FLOOR)
+            logs = np.maximum(np.log1p(level * payoff), FLOOR)
+        if tolerance > 0:
+            price, made = fault_price(rows.p, payoff[None], level, tolerance)
+            logs = np.where(made[0][:, None], logs - price[0][:, None], 0.0)
         return float((self.counts * logs).sum())
 
 
@@ -162,7 +167,9 @@ class WealthMeasurement:
             return Judgement("certified", said, numbers)
         numbers |= {"faults_seen": float(len(found.seen)), "faults_unseen": float(len(found.needed) + len(found.hidden))}
         if found.hidden:
-            said += f"; no larger than the declared tolerance, and so not told from rounding: {', '.join(found.hidden)}"
+            said += (
+                f"; no or hardly larger than the declared tolerance, and so not told from rounding: {', '.join(found.hidden)}"
+            )
         if self.until is None:
             return Judgement(
                 "certified", said + (f"; too few to see {', '.join(found.needed)}" if found.needed else ""), numbers
@@ -196,14 +203,9 @@ class WealthMeasurement:
         """A bet on a fault whose recorded wealth is not what the counts give, if there is one."""
         if self.counted is None:
             return ""
-        counts, rows = self.counted.counts, self.counted.rows()
         for one, log in self.bets:
             if one.family == "fault" and one.name in FAULT_LAWS:
-                given = self.counted.log_of(one.name, one.level)
-                if self.logit_tolerance > 0:
-                    payoff = (ratios_of(rows, one.name) - 1) * (rows.p > 0)
-                    price = fault_price(rows.p, payoff[None], one.level, self.logit_tolerance)[0]
-                    given -= float(counts.sum(1) @ price)
+                given = self.counted.log_of(one.name, one.level, self.logit_tolerance)
                 if abs(given - log) > 1e-6 * max(1.0, abs(given)):
                     return f"{one.name} at {one.level:g}"
         return ""

@@ -48,7 +48,7 @@ def test_no_bet_gains_under_any_law_within_the_tolerance(tolerance: float) -> No
     rows = Rows(p, q)
     with np.errstate(divide="ignore", invalid="ignore"):
         faults, tilts = (np.where(p > 0, one, 0.0) for one in payoffs(rows, At.everywhere(rows), with_q=True))
-    price = prices(p, faults, tilts, tolerance)
+    price, made = prices(p, faults, tilts, tolerance)
     watch = TableWatch(p, q, logit_tolerance=tolerance)
     pays = np.exp(watch._logs.reshape(len(watch._logs), *p.shape) - price[..., None])
     worst = 0.0
@@ -56,6 +56,7 @@ def test_no_bet_gains_under_any_law_within_the_tolerance(tolerance: float) -> No
         worst = max(worst, float((pays * moved(p, tolerance, RNG)).sum(-1).max()))
     assert worst <= 1 + 1e-9
     assert worst > 1 - tolerance
+    assert (pays[~made] == 1).all()
 
 
 def test_tables_and_streams_pay_the_same() -> None:
@@ -111,7 +112,10 @@ def test_the_price_of_a_fault_is_nothing_without_a_tolerance() -> None:
     """And grows with it."""
     p, q = (RNG.dirichlet(np.ones(4), size=3) for _ in range(2))
     payoff = FAULT_LAWS["lenience"](At.everywhere(Rows(p, q))) / p - 1
-    free, little, much = (fault_price(p, payoff[None], 1.0, d) for d in (0.0, 0.05, 0.3))
+    free, little, much = (fault_price(p, payoff[None], 1.0, d)[0] for d in (0.0, 0.02, 0.1))
     np.testing.assert_allclose(free, 0.0, atol=1e-12)
     assert (little > free).all()
     assert (much > little).all()
+    price, made = fault_price(p, payoff[None], 1.0, 5.0)
+    assert not made.any()
+    assert (price == 0).all()
