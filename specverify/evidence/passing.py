@@ -20,8 +20,8 @@ class Power:
     """Which faults differ from the target on the models at hand, and how many tokens each needs at a share of the budget.
 
     needed: by name, for those that would not have been refuted by now; seen: the others. same: faults whose law is the target's
-    here. hidden: faults whose law is the target's with logits off by no more than was declared, or hardly more (no bet grows, and
-    twice the tolerance covers them), so that nothing shows them.
+    here. hidden: faults whose law is the target's with logits off by no more than was declared, or hardly more (no bet grows,
+    and twice the tolerance covers them), so that nothing shows them.
     """
 
     seen: tuple[str, ...] = ()

@@ -150,14 +150,20 @@ def test_small_batches_are_judged_apart(few_controls):
     ("mode", "facts", "verdict"),
     [
         ("coarse", {}, "refuted"),
-        ("coarse", {"logit_tolerance": 0.2}, "certified"),
+        ("coarse", {"logit_tolerance": 0.2}, "inconclusive"),
+        ("right", {"logit_tolerance": 0.05}, "certified"),
         ("wrong", {"logit_tolerance": 0.02}, "refuted"),
     ],
 )
 def test_declared_rounding_is_not_taken_for_a_fault(mode, facts, verdict, few_controls):
-    """A decoder whose logits are off by no more than it declares passes, and a wrong one does not pass with it."""
+    """A decoder whose logits are off by no more than it declares is not refuted, and a wrong one does not pass with it.
+
+    At a tolerance so large that nothing tells one of the known faults from rounding, that fault is named as left.
+    """
     certificate = certify("x", SMOKE, subject=subjects.tiny(mode, **facts))
     assert certificate.verdict == verdict, certificate.sentence()
+    if verdict == "inconclusive":
+        assert "target_unwarped (not at this tolerance)" in certificate.sentence()
 
 
 def test_a_killed_run_is_resumed_without_doing_anything_twice(tmp_path, good_run):
