@@ -212,9 +212,11 @@ def throughput() -> dict[str, float]:
 
 def as_markdown(result: dict[str, Any]) -> str:
     """The tables for people."""
-    alarms = result["false_alarms"]
+    alarms, runs = result["false_alarms"], result["left_out"][0]["runs"]
     lines = [
-        "# Power",
+        "# How many tokens does it take?",
+        "",
+        f"What `python benchmarks/power.py --runs {runs}` printed. How to read it: [method.md](method.md).",
         "",
         f"{alarms['alarms']} of {alarms['runs']} exact streams reached 1/alpha at some moment, alpha = {alarms['alpha']:g}.",
         "",
@@ -232,10 +234,13 @@ def as_markdown(result: dict[str, Any]) -> str:
     names = list(BASELINES)
     lines += [
         "",
+        "![Tokens to refute each catalogued fault beside ln(1/alpha)/KL, on a logarithmic scale](power.svg)",
+        "",
         "## Defects that were left out of the catalogue",
         "",
-        "Runs refuted within the tokens allowed, then runs in which each published criterion fails; the last row is an exact",
-        "decoder. ln(1/alpha)/KL is that of the joint law of a sequence; it is left out where rows or rounds act together.",
+        f"Runs refuted within the tokens allowed, then runs of {result['baseline_runs']} in which each published criterion fails;",
+        "the last row is an exact decoder. ln(1/alpha)/KL is that of the joint law of a sequence; it is left out where rows or",
+        "rounds act together. Where it exceeds the budget, three times as many tokens are allowed.",
         "",
         f"| defect | refuted | tokens allowed | median tokens | ln(1/alpha)/KL | {' | '.join(names)} |",
         "| --- " * (5 + len(names)) + "|",
@@ -289,6 +294,7 @@ def main() -> None:
     result["left_out"] = left_out(options.runs, options.most, options.workers)
     print("published criteria: runs that fail")
     result["baselines"] = baselines(options.baseline_runs)
+    result["baseline_runs"] = options.baseline_runs
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "power.json").write_text(json.dumps(result, indent=1) + "\n")
