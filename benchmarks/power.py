@@ -238,7 +238,7 @@ def as_markdown(result: dict[str, Any]) -> str:
         "",
         "## Defects that were left out of the catalogue",
         "",
-        f"Runs refuted within the tokens allowed, then runs, of {result['baseline_runs']}, that each published criterion fails;",
+        f"Runs refuted within the tokens allowed, then runs of {result['baseline_runs']} that a published criterion fails;",
         "the last row is an exact decoder. ln(1/alpha)/KL is that of the joint law of a sequence; it is left out where rows or",
         "rounds act together. Where it exceeds the budget, three times as many tokens are allowed.",
         "",
