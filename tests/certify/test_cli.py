@@ -107,6 +107,8 @@ def test_a_call_that_cannot_be_interrupted_ends_the_process_and_keeps_the_eviden
             "deaf:deaf",
             "--budget",
             "smoke",
+            "--only",
+            "sequence/deaf",
             "--timeout",
             "0.5",
             "--out",
