@@ -24,7 +24,7 @@ from specverify.evidence.measurements import (
     Verdict,
     worst,
 )
-from specverify.record import Evidence
+from specverify.record import CONTROL, Evidence, control_share
 from specverify.sentence import sentence
 
 SCHEMA_VERSION = 1
@@ -197,14 +197,9 @@ def from_data(data: Mapping[str, Any]) -> Certificate:
 def recheck(data: Mapping[str, Any]) -> Certificate:
     """Recompute every verdict of a loaded certificate. Errors: CertificateError naming the first that does not follow."""
     certificate = from_data(data)
-    spent = certificate.ledger.spent
-    if spent > certificate.ledger.alpha * (1 + 1e-9):
-        raise CertificateError(f"the ledger's shares sum to {spent:g}, more than its total of {certificate.ledger.alpha:g}")
+    _check_ledger(certificate)
     for evidence, stored in zip(certificate.evidence, data["evidence"], strict=True):
-        if evidence.expected == "certified" and evidence.alpha > certificate.ledger.share(evidence.test) * (1 + 1e-9):
-            raise CertificateError(
-                f"{evidence.test} was judged at {evidence.alpha:g}, its share is {certificate.ledger.share(evidence.test):g}"
-            )
+        _check_place(evidence, certificate)
         for judgement, measured in zip(evidence.judgements(), stored["measurements"], strict=True):
             if judgement.verdict != measured["verdict"]:
                 raise CertificateError(
@@ -218,3 +213,32 @@ def recheck(data: Mapping[str, Any]) -> Certificate:
     if certificate.verdict != data["verdict"]:
         raise CertificateError(f"recorded as {data['verdict']}, but the evidence says {certificate.verdict}")
     return certificate
+
+
+def _check_ledger(certificate: Certificate) -> None:
+    """Refuse shares that sum to more than the total, and shares of tests that are not planned."""
+    ledger = certificate.ledger
+    if ledger.spent > ledger.alpha * (1 + 1e-9):
+        raise CertificateError(f"the ledger's shares sum to {ledger.spent:g}, more than its total of {ledger.alpha:g}")
+    if strange := sorted(set(ledger.shares) - set(certificate.planned)):
+        raise CertificateError(f"the ledger has a share for {strange[0]}, which is not among the planned tests")
+
+
+def _check_place(evidence: Evidence, certificate: Certificate) -> None:
+    """Refuse evidence that has no place in the plan: not planned, expected to come out otherwise, or judged at another share.
+
+    Both directions of a wrong share matter: above it the total is overspent, below it nothing would be refuted.
+    """
+    test, alpha, ledger = evidence.test, evidence.alpha, certificate.ledger
+    if test not in certificate.planned:
+        raise CertificateError(f"there is evidence for {test}, which is not among the planned tests")
+    if not test.startswith(f"{evidence.check}/{evidence.part}/"):
+        raise CertificateError(f"{test} is recorded as a test of check {evidence.check} on part {evidence.part}")
+    control = evidence.part.startswith(CONTROL)
+    if (evidence.expected == "refuted") != control:
+        said = f"a control, whose part begins with {CONTROL}" if control else f"no control, whose part begins with {CONTROL}"
+        raise CertificateError(f"{test} is recorded as expected to be {evidence.expected}, but it is {said}")
+    allowed = (0.0, control_share(ledger)) if control else (ledger.share(test),)
+    if alpha not in allowed:
+        where = "" if control or test in ledger.shares else " (it does not stand in the ledger)"
+        raise CertificateError(f"{test} was judged at {alpha:g}, its share is {allowed[-1]:g}{where}")

@@ -26,9 +26,10 @@ from specverify.evidence_file import EvidenceFile
 from specverify.exact.walk import stopping_after
 from specverify.limits import Alarm, time_limit
 from specverify.loading import load_subject, source_digest
-from specverify.plan import CONTROL, Plan, control_part, parts_of, plan_for, settings_json
+from specverify.opening import check_opened
+from specverify.plan import Plan, control_part, parts_of, plan_for, settings_json
 from specverify.randomness import derive
-from specverify.record import Evidence
+from specverify.record import CONTROL, Evidence, control_share
 from specverify.subjects import Decoder, DecoderLike, Subject
 
 OWN_MODELS = ("own models", "mixed batch")
@@ -48,9 +49,7 @@ class Runner:
         """Run one test and return its evidence, whatever happens; errors of the subject become evidence too."""
         settings = self.plan.settings
         seed = derive(settings.seed, planned.test)
-        alpha = self.plan.ledger.share(planned.test)
-        if planned.expected == "refuted" and planned.statistical:
-            alpha = settings.alpha / max(len(self.plan.ledger.shares), 1)
+        alpha = self.share(planned)
         started = time.perf_counter()
         try:
             with time_limit(settings.timeout), stopping_after(WALKING * settings.timeout):
@@ -66,6 +65,12 @@ class Runner:
         except BaseException as error:
             found = self.failed(planned, f"raised {type(error).__name__}: {error}")
         return self.evidence(planned, found, alpha, time.perf_counter() - started)
+
+    def share(self, planned: Planned) -> float:
+        """The false-alarm probability at which a test is judged; 0 for an exact one."""
+        if planned.expected == "refuted":
+            return control_share(self.plan.ledger) if planned.statistical else 0.0
+        return self.plan.ledger.share(planned.test)
 
     def evidence(self, planned: Planned, found: Found, alpha: float, seconds: float) -> Evidence:
         """What a test found, with what is known about the test."""
@@ -114,6 +119,7 @@ class Runner:
         if self._opened is None:
             assert part.open is not None
             self._opened = part.open()
+        check_opened(self._opened, part.name)
         return self._opened
 
 
@@ -165,7 +171,8 @@ def _watch(
 
     def give_up() -> None:
         message = f"hangs in code that cannot be interrupted: no answer within {runner.plan.settings.timeout + GRACE:g} s"
-        evidence = runner.evidence(planned, runner.failed(planned, message), 0.0, runner.plan.settings.timeout + GRACE)
+        seconds = runner.plan.settings.timeout + GRACE
+        evidence = runner.evidence(planned, runner.failed(planned, message), runner.share(planned), seconds)
         file.add(evidence)
         certificate = assemble(runner.plan, [*done, evidence])
         certificate.write(out / "certificate.json")

@@ -7,10 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specverify.errors import (
-    UsageError,
-)
+from specverify.errors import CertificateError, UsageError
 from specverify.record import Evidence
+
+DIFFERENT = {
+    "specverify": "another version of specverify",
+    "spec": "another subject",
+    "source": "another version of the subject's source",
+    "settings": "other settings",
+}
+"""Parts of a plan's key, and what it means that one of them differs."""
 
 
 class EvidenceFile:
@@ -20,34 +26,95 @@ class EvidenceFile:
         self.path, self.key = path, dict(key)
 
     def read(self) -> list[Evidence]:
-        """Evidence of an earlier run of the same plan; a line cut short by a kill is dropped. Errors: UsageError when the
-        file belongs to another plan.
+        """Evidence of an earlier run of the same plan; a last line cut short by a kill is dropped.
+
+        Errors: UsageError when the file belongs to another plan, naming what differs, or is damaged, naming the line.
         """
         if not self.path.exists():
             return []
-        lines = self.path.read_text(encoding="utf-8").splitlines()
-        records = []
-        for line in lines:
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        if not records:
+        lines = self.path.read_bytes().split(b"\n")
+        if not _is_whole(lines[-1]):  # a kill leaves a beginning of a line at the end, without a line break, and nothing else
+            lines.pop()
+        if not lines:
             return []
-        if records[0].get("plan") != self.key:
+        self._check_key(self._object(1, lines[0]))
+        return [self._evidence(number, line) for number, line in enumerate(lines[1:], start=2)]
+
+    def _object(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(line.decode("utf-8"))
+        except UnicodeDecodeError:
+            raise self._damaged(number, "holds bytes that are not UTF-8") from None
+        except (ValueError, RecursionError):
+            raise self._damaged(number, "is not JSON") from None
+        if not isinstance(found, dict):
+            raise self._damaged(number, f"is a JSON {type(found).__name__}, not an object")
+        return found
+
+    def _check_key(self, first: Mapping[str, Any]) -> None:
+        if not isinstance(first.get("plan"), dict):
+            raise self._damaged(1, "does not say which plan the evidence belongs to")
+        differences = _differences(first["plan"], self.key)
+        if differences:
             raise UsageError(
-                f"{self.path} belongs to another subject version or other settings; choose another --out, or remove it"
+                f"{self.path} belongs to {'; to '.join(differences)}; choose another --out, or remove it and start again"
             )
-        return [Evidence.from_json(r) for r in records[1:]]
+
+    def _evidence(self, number: int, line: bytes) -> Evidence:
+        found = self._object(number, line)
+        try:
+            evidence = Evidence.from_json(found)
+            evidence.judgements()
+        except KeyError as error:
+            raise self._damaged(number, f"is not the evidence of a test: it has no {error}") from error
+        except (CertificateError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+            raise self._damaged(number, f"is not evidence that can be judged: {error}") from error
+        return evidence
+
+    def _damaged(self, number: int, why: str) -> UsageError:
+        again = "start again without --resume, in another folder"
+        cure = again if number == 1 else f"delete that line, so that its test runs again, or {again}"
+        return UsageError(f"{self.path}, line {number}, {why}; {cure}")
 
     def start(self, keep: Sequence[Evidence] = ()) -> None:
-        """Begin the file anew with what is kept."""
+        """Begin the file anew with what is kept; until the new one is complete the old one stays."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("w", encoding="utf-8") as stream:
+        part = self.path.with_suffix(".part")
+        with part.open("w", encoding="utf-8") as stream:
             stream.write(json.dumps({"plan": self.key}) + "\n")
             stream.writelines(json.dumps(e.to_json()) + "\n" for e in keep)
+        part.replace(self.path)
 
     def add(self, evidence: Evidence) -> None:
         """Append one finished test."""
         with self.path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(evidence.to_json()) + "\n")
+
+
+def _is_whole(last: bytes) -> bool:
+    """Whether what follows the last line break is a line that only lacks its own; the beginning of an object never is JSON."""
+    try:
+        json.loads(last)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _differences(stored: Mapping[str, Any], key: Mapping[str, Any]) -> list[str]:
+    """What differs between the key in a file and that of the plan, in words, with both values where they are short."""
+    found = []
+    for name in dict.fromkeys([*key, *stored]):
+        was, now = stored.get(name), key.get(name)
+        if was == now:
+            continue
+        said = DIFFERENT.get(name, f"another {name}")
+        if isinstance(was, dict) and isinstance(now, dict):
+            inner = [
+                f"{k} was {was.get(k)!r}, is {now.get(k)!r}" for k in dict.fromkeys([*now, *was]) if was.get(k) != now.get(k)
+            ]
+            found.append(f"{said} ({', '.join(inner)})")
+        elif name == "source":
+            found.append(said)
+        else:
+            found.append(f"{said} (was {'not recorded' if was is None else repr(was)}, is {now!r})")
+    return found

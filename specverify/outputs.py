@@ -180,12 +180,15 @@ def normalise_generated(
 
     method: what was called, for messages, where it is another one that generates.
     Whether something other than eos or -1 follows an eos is a question of the stopping check, not an error.
-    Errors: SubjectError on a wrong shape, too few or too many tokens, ids outside the vocabulary.
+    numpy arrays are read as tensors are. Errors: SubjectError on a wrong shape, too few or too many tokens, ids outside the
+    vocabulary, and where ``accepted`` is not (B, R) whole numbers of at least -1.
     """
     accepted = raw.accepted if isinstance(raw, Generated) else None
     tokens = raw.tokens if isinstance(raw, Generated) else raw
     if isinstance(tokens, (list, tuple)):
         tokens, _ = _pad_ragged(tokens, None, rows, name)
+    if isinstance(tokens, np.ndarray):
+        tokens = _from_numpy(tokens, f"{name}.{method} returned")
     if not isinstance(tokens, Tensor) or tokens.dim() != 2:
         shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
         raise SubjectError(f"{name}.{method} returned {shape}; expected a tensor of ids ({rows}, {length})")
@@ -208,7 +211,36 @@ def normalise_generated(
         raise SubjectError(
             f"{name}.{method} returned token id {int(tokens[b, t])} in row {b}, position {t}: outside 0..{vocab_size - 1}"
         )
-    return Generated(tokens, None if accepted is None else torch.as_tensor(accepted).long().cpu())
+    return Generated(tokens, None if accepted is None else _read_accepted(accepted, rows, f"{name}.{method}"))
+
+
+def _from_numpy(array: np.ndarray[Any, Any], what: str) -> Tensor:
+    """An array as a tensor of its own memory, whatever its byte order and flags. Errors: SubjectError."""
+    if array.dtype.kind in "iu":
+        return torch.from_numpy(array.astype(np.int64))
+    try:
+        return torch.from_numpy(array.copy())
+    except TypeError:
+        raise SubjectError(f"{what} an array of dtype {array.dtype}; token ids and counts must be integers") from None
+
+
+def _read_accepted(raw: Any, rows: int, where: str) -> Tensor:
+    """Reported acceptances (B, R) as int64. Errors: SubjectError naming ``accepted``."""
+    what = f"{where} returned accepted"
+    wanted = f"give ({rows}, R) int: the draft tokens accepted in each round, with -1 past a row's last round"
+    try:
+        read = _from_numpy(raw, what) if isinstance(raw, np.ndarray) else torch.as_tensor(raw)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SubjectError(f"{what} that cannot be read as a table: {' '.join(str(error).split())}; {wanted}") from None
+    if read.dim() != 2 or read.shape[0] != rows:
+        raise SubjectError(f"{what} of shape {tuple(read.shape)} for {rows} rows; {wanted}")
+    if read.is_floating_point() or read.is_complex() or read.dtype == torch.bool:
+        raise SubjectError(f"{what} of dtype {read.dtype}; {wanted}")
+    read = read.long().cpu()
+    if (read < -1).any():
+        b, r = (int(i) for i in (read < -1).nonzero()[0])
+        raise SubjectError(f"{what} {int(read[b, r])} in row {b}, round {r + 1}, which is below -1; {wanted}")
+    return read
 
 
 def checked_log_probs(raw: Any, ids: Tensor, vocab_size: int, name: str) -> Tensor:

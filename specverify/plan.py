@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from specverify import __version__
 from specverify.checks import CHECKS, on_off
 from specverify.checks.base import Part, Planned, Settings, Skipped
 from specverify.errors import (
@@ -16,11 +17,11 @@ from specverify.evidence.ledger import Ledger
 from specverify.faults.catalogue import CATALOGUE, fault
 from specverify.faults.several import TREE_FAULTS
 from specverify.loading import load_subject, source_digest
+from specverify.record import CONTROL
 from specverify.subjects import Decoder, Subject
 from specverify.trees import TreeVerifier
 from specverify.unknown_law import OnOff
 
-CONTROL = "fault:"
 CONTROL_SIZE, TREE_CONTROL_SIZE = (5, 2), (4, 1)
 """(V, K) of a control; trees, with two children at every node, are many already at depth 1."""
 CONTROL_DRAWS = 20_000
@@ -41,7 +42,12 @@ class Plan:
     @property
     def key(self) -> dict[str, Any]:
         """What must agree for evidence of an earlier, killed run to be used again."""
-        return {"spec": self.spec, "source": source_digest(self.subject), "settings": settings_json(self.settings)}
+        return {
+            "specverify": __version__,
+            "spec": self.spec,
+            "source": source_digest(self.subject),
+            "settings": settings_json(self.settings),
+        }
 
     def find(self, test: str) -> Planned:
         """The planned test of that name. Errors: UsageError listing similar ones."""

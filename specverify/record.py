@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from specverify.errors import CertificateError
+from specverify.evidence.ledger import Ledger
 from specverify.evidence.measurements import (
     AnyMeasurement,
     Judgement,
@@ -16,6 +18,15 @@ from specverify.evidence.measurements import (
 
 STATISTICAL_KINDS = ("cells", "rate", "wealth", "on_off")
 """Measurements that have false alarms."""
+CONTROL = "fault:"
+"""How the parts begin that are known-bad rules."""
+COUNTS = ("tokens", "impossible", "trials", "successes", "violations", "forbidden", "counts")
+"""Fields of measurements that say how often something happened."""
+
+
+def control_share(ledger: Ledger) -> float:
+    """The share at which a control is sampled: outside the ledger, since it is no false alarm, but the size of one in it."""
+    return ledger.alpha / max(len(ledger.shares), 1)
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,12 @@ class Evidence:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Evidence:
-        """Rebuild from JSON; stored verdicts are dropped, since they follow from the measurements."""
+        """Rebuild from JSON; stored verdicts are dropped, since they follow from the measurements.
+
+        Errors: CertificateError when a measurement cannot be read or counts something less than no times.
+        """
+        for m in data["measurements"]:
+            _refuse_negative_counts(m)
         judged = ("verdict", "reason", "numbers")
         measurements = tuple(
             from_json({k: v for k, v in m.items() if k not in judged or (k == "verdict" and m.get("kind") == "outcome")})
@@ -92,6 +108,26 @@ class Evidence:
             data["seed"],
             data["seconds"],
         )
+
+
+def _refuse_negative_counts(measured: Mapping[str, Any]) -> None:
+    """Nothing happens less than no times, and a negative count could hide as many that refute. Errors: CertificateError."""
+    counted, groups = measured.get("counted") or {}, measured.get("groups") or ()
+    for holder in (measured, counted, *groups):
+        for name in COUNTS:
+            if name in holder and any(x < 0 for x in _numbers(holder[name])):
+                raise CertificateError(
+                    f"{measured.get('label') or measured.get('kind')}: {name} holds a number below 0, which no count can be"
+                )
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """All numbers in a number, a list, or a list of lists."""
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _numbers(one)
+    elif isinstance(value, (int, float)):
+        yield value
 
 
 def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:

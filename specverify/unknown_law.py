@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import index
-from typing import Any, Protocol, SupportsIndex, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from torch import Tensor
 
 from specverify.errors import SubjectError
+from specverify.opening import check_vocab_size
 from specverify.subjects import Facts, Generated, facts_from, takes_arguments
 
 NEEDED = ("vocab_size", "generate", "baseline")
@@ -63,9 +63,7 @@ class OnOff:
                 f"{self.name} opens to a {type(found).__name__} that has no {' and no '.join(missing)}; on against off needs "
                 "vocab_size, generate(prompts, max_new_tokens, seed) and baseline(prompts, max_new_tokens, seed)"
             )
-        size = found.vocab_size
-        if isinstance(size, bool) or not isinstance(size, SupportsIndex) or index(size) < 2:
-            raise SubjectError(f"{self.name} has vocab_size = {size!r}; give the number of token ids, at least 2")
+        check_vocab_size(found.vocab_size, self.name, least=2)
         return found
 
 

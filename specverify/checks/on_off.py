@@ -13,11 +13,11 @@ from torch import Tensor
 from specverify.checks.base import Context, Found, Part, Planned, Settings
 from specverify.checks.sampling import seeded
 from specverify.checks.stopping import after_eos
-from specverify.errors import SubjectError
 from specverify.evidence.measurements import AnyMeasurement, OnOffMeasurement, ViolationMeasurement
 from specverify.evidence.on_off import Call
 from specverify.evidence.two_sample import PairedBets
 from specverify.laws import Ints
+from specverify.opening import read_prompts
 from specverify.randomness import derive, stream
 from specverify.subjects import naming_inputs, normalise_generated
 from specverify.unknown_law import OnOff, OnOffLike
@@ -128,19 +128,6 @@ def prompt_groups(decoder: OnOffLike, name: str, seed: int, rows: int) -> list[t
             groups.append((part[torch.from_numpy(which)], which + first + at))
         first += len(prompts)
     return groups
-
-
-def read_prompts(own: object, vocab_size: int, name: str) -> Tensor:
-    """A decoder's own prompts (N, T) as ids. Errors: SubjectError."""
-    try:
-        prompts = torch.as_tensor(own)
-    except (TypeError, ValueError) as error:
-        raise SubjectError(f"{name}.prompts cannot be read as ids (N, T) of one length: {error}") from None
-    if prompts.dim() != 2 or 0 in prompts.shape or prompts.is_floating_point() or prompts.dtype == torch.bool:
-        raise SubjectError(f"{name}.prompts has shape {tuple(prompts.shape)} and dtype {prompts.dtype}; give ids (N, T)")
-    if prompts.min() < 0 or prompts.max() >= vocab_size:
-        raise SubjectError(f"{name}.prompts holds ids outside 0..{vocab_size - 1}")
-    return prompts.long().cpu()
 
 
 def replays(asked: Asked, groups: list[tuple[Tensor, Ints]]) -> list[AnyMeasurement]:

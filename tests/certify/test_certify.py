@@ -187,9 +187,102 @@ def test_a_killed_run_is_resumed_without_doing_anything_twice(tmp_path, good_run
 def test_evidence_of_another_plan_is_not_mixed_in(tmp_path, good_run):
     """Resuming with other settings is refused."""
     (tmp_path / "evidence.jsonl").write_text((good_run / "evidence.jsonl").read_text())
-    with pytest.raises(UsageError, match="other settings"):
+    with pytest.raises(UsageError, match=r"belongs to other settings \(seed was 0, is 1\); choose another --out"):
         certify("subjects_for_tests:good", replace(SMOKE, seed=1), subject=subjects.good, out=tmp_path, resume=True)
     assert EvidenceFile(tmp_path / "none.jsonl", {}).read() == []
+
+
+def test_evidence_of_another_version_is_not_mixed_in(tmp_path, good_run, monkeypatch):
+    """Whoever resumes with another specverify, source or subject is told which of them is another."""
+    text = (good_run / "evidence.jsonl").read_text()
+    (tmp_path / "evidence.jsonl").write_text(text)
+    key = json.loads(text.splitlines()[0])["plan"]
+    for part, said in (
+        ("specverify", r"another version of specverify \(was '[0-9.]+', is 'new'\)"),
+        ("source", "another version of the subject's source; choose"),
+        ("spec", r"another subject \(was 'subjects_for_tests:good', is 'new'\)"),
+    ):
+        with pytest.raises(UsageError, match=f"evidence.jsonl belongs to {said}"):
+            EvidenceFile(tmp_path / "evidence.jsonl", {**key, part: "new"}).read()
+    old = {name: value for name, value in key.items() if name != "specverify"}
+    (tmp_path / "evidence.jsonl").write_text(json.dumps({"plan": old}) + "\n")
+    with pytest.raises(UsageError, match=r"another version of specverify \(was not recorded"):
+        EvidenceFile(tmp_path / "evidence.jsonl", key).read()
+    monkeypatch.setattr("specverify.plan.__version__", "new")
+    with pytest.raises(UsageError, match="another version of specverify"):
+        certify("subjects_for_tests:good", SMOKE, subject=subjects.good, out=good_run, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "line", "said"),
+    [
+        (1, b"[]", "line 1, is a JSON list, not an object; start again without --resume"),
+        (1, b'{"a": 1}', "line 1, does not say which plan"),
+        (1, b'{"plan": 1}', "line 1, does not say which plan"),
+        (2, b'{"a": 1}', "line 2, is not the evidence of a test: it has no 'measurements'; delete that line"),
+        (2, b"7", "line 2, is a JSON int"),
+        (3, b'{"test": "x", \xff\xfe', "line 3, holds bytes that are not UTF-8; delete that line"),
+        (3, b'{"test": "x", "che', "line 3, is not JSON; delete that line"),
+        (3, b"", "line 3, is not JSON"),
+        (-1, b'{"test": "x", "che', "line 60, is not JSON"),
+        (-1, b"[" * 100_000, "line 60, is not JSON"),
+    ],
+)
+def test_a_damaged_line_is_named_with_its_cure(tmp_path, good_run, number, line, said):
+    """Whatever was written whole must be readable; what is not is an error with file and line, and the file is left alone."""
+    lines = (good_run / "evidence.jsonl").read_bytes().splitlines()
+    key = json.loads(lines[0])["plan"]
+    lines[number - 1 if number > 0 else number] = line
+    said = said.replace("line 60", f"line {len(lines)}")
+    damaged = tmp_path / "evidence.jsonl"
+    damaged.write_bytes(b"\n".join(lines) + b"\n")
+    before = damaged.read_bytes()
+    with pytest.raises(UsageError, match=f"evidence.jsonl, {said}"):
+        EvidenceFile(damaged, key).read()
+    assert damaged.read_bytes() == before
+
+
+def test_evidence_that_cannot_be_judged_is_named_with_its_line(tmp_path, good_run):
+    """Numbers that make no sense are damage too."""
+    lines = (good_run / "evidence.jsonl").read_text().splitlines()
+    evidence = json.loads(lines[1])
+    evidence["measurements"][0] = {"kind": "rate", "label": "l", "successes": "many", "trials": 1, "bound": 0.5}
+    for broken in (evidence, {**evidence, "measurements": [{"kind": "omens"}]}, {**evidence, "measurements": None}):
+        (tmp_path / "evidence.jsonl").write_text("\n".join([lines[0], json.dumps(broken), *lines[2:], ""]))
+        with pytest.raises(UsageError, match=r"line 2, is not evidence that can be judged: .*; delete that line"):
+            EvidenceFile(tmp_path / "evidence.jsonl", json.loads(lines[0])["plan"]).read()
+
+
+@pytest.mark.parametrize(("cut", "kept"), [(0, 0), (20, 0), ("first", 0), ("first line", 0), (-1, 2), (-30, 1), (-1000, 1)])
+def test_a_last_line_cut_short_is_dropped_wherever_it_was_cut(tmp_path, good_run, cut, kept):
+    """What a kill leaves is a beginning of the file; every whole line of it is used."""
+    whole = b"".join(line + b"\n" for line in (good_run / "evidence.jsonl").read_bytes().splitlines()[:3])
+    first = whole.index(b"\n")
+    end = {"first": first, "first line": first + 1}.get(cut, cut)
+    (tmp_path / "evidence.jsonl").write_bytes(whole[:end])
+    read = EvidenceFile(tmp_path / "evidence.jsonl", json.loads(whole[:first])["plan"]).read()
+    assert [e.test for e in read] == [json.loads(line)["test"] for line in whole.splitlines()[1 : 1 + kept]]
+
+
+def test_nothing_is_lost_when_a_resumed_run_is_killed_while_it_begins(tmp_path, good_run, monkeypatch):
+    """The file of the earlier run stays until what is kept of it has been written in full."""
+    lines = (good_run / "evidence.jsonl").read_text().splitlines(keepends=True)[:4]
+    path = tmp_path / "evidence.jsonl"
+    path.write_text("".join(lines))
+    file = EvidenceFile(path, json.loads(lines[0])["plan"])
+    kept = file.read()
+
+    def killed(_evidence):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as while_writing:
+        while_writing.setattr("specverify.record.Evidence.to_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            file.start(kept)
+    assert path.read_text() == "".join(lines)
+    file.start(kept)
+    assert [e.test for e in file.read()] == [e.test for e in kept]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_part_of_the_plan_never_certifies():
@@ -258,6 +351,89 @@ def test_a_verdict_that_does_not_follow_is_named_even_with_a_fitting_digest(good
     _tamper(data, path, value)
     data["digest"] = digest(data)
     with pytest.raises(CertificateError, match=said):
+        recheck(data)
+
+
+SAMPLED, EXACT = "sequence/good/table models V3-K2", "single_step/good/named pairs"
+"""A test of the verifier that has a share of the ledger, and one that has none."""
+
+
+def _of(data, test):
+    return next(e for e in data["evidence"] if e["test"] == test)
+
+
+def _judged_at(test, alpha):
+    return lambda data: _of(data, test).update(alpha=alpha)
+
+
+def _renamed_share(data):
+    data["ledger"]["shares"]["sequence/good/no such test"] = data["ledger"]["shares"].pop(SAMPLED)
+
+
+def _not_planned(data):
+    data["planned"].remove(EXACT)
+
+
+def _called_a_control(data):
+    _of(data, EXACT).update(expected="refuted")
+
+
+def _a_part_of_another_name(data):
+    _of(data, EXACT).update(expected="refuted", part="fault: hidden")
+
+
+def _no_longer_a_control(data):
+    next(e for e in data["evidence"] if e["part"].startswith("fault:")).update(expected="certified")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_judged_at(SAMPLED, 0.0), f"{SAMPLED} was judged at 0, its share is"),
+        (_judged_at(SAMPLED, 1e-300), f"{SAMPLED} was judged at 1e-300, its share is"),
+        (_judged_at(SAMPLED, 0.5), f"{SAMPLED} was judged at 0.5, its share is"),
+        (_judged_at(EXACT, 1e-12), "its share is 0 .it does not stand in the ledger"),
+        (_judged_at("sequence/fault:naive_accept/control, sampled", 0.5), "judged at 0.5, its share is"),
+        (_renamed_share, "ledger has a share for sequence/good/no such test, which is not among the planned"),
+        (_not_planned, f"evidence for {EXACT}, which is not among the planned"),
+        (_called_a_control, f"{EXACT} is recorded as expected to be refuted, but it is no control"),
+        (_a_part_of_another_name, f"{EXACT} is recorded as a test of check single_step on part fault: hidden"),
+        (_no_longer_a_control, "is recorded as expected to be certified, but it is a control"),
+    ],
+)
+def test_evidence_that_has_no_place_in_the_plan_is_refused_even_with_a_fitting_digest(good_run, change, said):
+    """Every test is judged at the share that the ledger gives it, is planned, and is a control exactly when its part is."""
+    data = json.loads((good_run / "certificate.json").read_text())
+    change(data)
+    data["digest"] = digest(data)
+    with pytest.raises(CertificateError, match=said):
+        recheck(data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("wealth", ("tokens",)),
+        ("wealth", ("impossible",)),
+        ("wealth", ("counted", "counts", 0, 0)),
+        ("cells", ("forbidden",)),
+        ("cells", ("groups", 0, "counts", 0)),
+        ("rate", ("trials",)),
+        ("rate", ("successes",)),
+        ("violations", ("trials",)),
+        ("violations", ("violations",)),
+    ],
+)
+def test_nothing_is_counted_less_than_no_times(good_run, kind, path):
+    """A number below 0 where something was counted is refused as it is read, whatever it would do to the verdict."""
+    data = json.loads((good_run / "certificate.json").read_text())
+    violations = {"kind": "violations", "label": "l", "violations": 0, "trials": 1, "example": ""}
+    rate = {"kind": "rate", "label": "l", "successes": 0, "trials": 1, "bound": 0.5}
+    judged = {"verdict": "certified", "reason": "", "numbers": {}}
+    _of(data, EXACT)["measurements"] += [violations | judged, rate | judged]
+    recheck(data)
+    _tamper(next(m for e in data["evidence"] for m in e["measurements"] if m["kind"] == kind), path, -3)
+    with pytest.raises(CertificateError, match="number below 0"):
         recheck(data)
 
 

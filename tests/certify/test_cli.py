@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from specverify.certificate import recheck
 from specverify.cli import main, run_folder
 from specverify.faults import CATALOGUE, all_faults
 
@@ -77,6 +78,16 @@ def test_certify_exits_2_for_a_part_of_the_plan_and_3_for_an_error(capsys):
     assert "inputs: draft_tokens" in out
 
 
+def test_a_damaged_run_is_not_resumed_and_says_which_line(tmp_path, capsys):
+    """A usage error in one line instead of a traceback."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "evidence.jsonl").write_bytes(b"\xff\xfe\n")
+    assert main(["certify", "subjects_for_tests:good", "--budget", "smoke", "--resume", "run"]) == 64
+    error = capsys.readouterr().err
+    assert "evidence.jsonl, line 1, holds bytes that are not UTF-8; start again without --resume" in error
+    assert "Traceback" not in error
+
+
 def test_a_call_that_cannot_be_interrupted_ends_the_process_and_keeps_the_evidence(tmp_path):
     """Code that hangs with alarms blocked is ended from outside; what was known is on disk, with exit code 3."""
     (tmp_path / "deaf.py").write_text(
@@ -96,6 +107,8 @@ def test_a_call_that_cannot_be_interrupted_ends_the_process_and_keeps_the_eviden
             "deaf:deaf",
             "--budget",
             "smoke",
+            "--only",
+            "sequence/deaf",
             "--timeout",
             "0.5",
             "--out",
@@ -113,6 +126,7 @@ def test_a_call_that_cannot_be_interrupted_ends_the_process_and_keeps_the_eviden
     assert "--resume" in run.stderr
     certificate = json.loads((tmp_path / "run" / "certificate.json").read_text())
     assert certificate["verdict"] == "error"
+    assert recheck(certificate).verdict == "error"
 
 
 def test_the_catalogue_is_listed(capsys):

@@ -241,7 +241,7 @@ def test_what_is_missing_is_named() -> None:
         OnOff("half", Half).opened()  # type: ignore[arg-type]
     decoder = Modes()
     decoder.vocab_size = 1
-    with pytest.raises(SubjectError, match="at least 2"):
+    with pytest.raises(SubjectError, match="an int of at least 2"):
         OnOff("one", lambda: decoder).opened()
 
 

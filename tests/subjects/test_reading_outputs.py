@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -224,6 +225,40 @@ def test_generated_tokens_that_cannot_be_are_errors(raw: Any, message: str) -> N
     """Wrong shapes, kinds and ids say what was asked for."""
     with pytest.raises(SubjectError, match=message):
         generated(raw)
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32", "uint16", ">i8"])
+def test_generated_arrays_of_numpy_are_read_as_tensors_are(kind: str) -> None:
+    """Any integers will do, tokens and reports alike, also in memory that may not be written to; other kinds are refused."""
+    full = np.array([[1, 2, 0], [0, 0, 1]], kind)
+    full.flags.writeable = False
+    read = generated(Generated(full, full))  # type: ignore[arg-type]
+    assert read.tokens.tolist() == read.accepted.tolist() == full.tolist()  # type: ignore[union-attr]
+    with pytest.raises(SubjectError, match=r"returned dtype torch.float64; token ids must be integers"):
+        generated(full.astype(float))
+    with pytest.raises(SubjectError, match=r"an array of dtype object; token ids and counts must be integers"):
+        generated(full.astype(object))
+
+
+@pytest.mark.parametrize(
+    ("accepted", "message"),
+    [
+        (T([1, 0]), r"shape \(2,\) for 2 rows"),
+        (T([[1, 0]]), r"shape \(1, 2\) for 2 rows"),
+        (np.zeros((2, 1, 1), int), r"shape \(2, 1, 1\) for 2 rows"),
+        ([[1, 0], [1]], "cannot be read as a table: expected sequence of length 2"),
+        ([["a"], ["b"]], "cannot be read as a table"),
+        ([[None], [None]], "cannot be read as a table"),
+        (T([[1.0, 0.0], [2.0, -1.0]]), "dtype torch.float32"),
+        (np.array([[1.0], [2.0]]), "dtype torch.float64"),
+        (T([[True], [False]]), "dtype torch.bool"),
+        (T([[1, 0], [2, -2]]), "-2 in row 1, round 2, which is below -1"),
+    ],
+)
+def test_reported_acceptances_that_cannot_be_are_errors(accepted: Any, message: str) -> None:
+    """Each names what was reported, and says what to give."""
+    with pytest.raises(SubjectError, match=rf"d.generate returned accepted.*{message}.*; give \(2, R\) int"):
+        generated(Generated(T([[1, 2, 0], [0, 0, 1]]), accepted))
 
 
 def test_padding_before_an_eos_is_an_error() -> None:
