@@ -216,10 +216,12 @@ def recheck(data: Mapping[str, Any]) -> Certificate:
 
 
 def _check_ledger(certificate: Certificate) -> None:
-    """Refuse shares that sum to more than the total, and shares of tests that are not planned."""
+    """Refuse shares that sum to more than the total or are not equal, and shares of tests that are not planned."""
     ledger = certificate.ledger
     if ledger.spent > ledger.alpha * (1 + 1e-9):
         raise CertificateError(f"the ledger's shares sum to {ledger.spent:g}, more than its total of {ledger.alpha:g}")
+    if len({round(share / ledger.alpha, 12) for share in ledger.shares.values()}) > 1:
+        raise CertificateError("the ledger's shares differ, though every test has the same; was a number changed by hand?")
     if strange := sorted(set(ledger.shares) - set(certificate.planned)):
         raise CertificateError(f"the ledger has a share for {strange[0]}, which is not among the planned tests")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from specverify.evidence.bets import FAULT_LEVELS
 from specverify.evidence.contamination import Growth, growths, largest_share, ratios_of
 from specverify.evidence.diagnosis import diagnosed
 from specverify.evidence.eprocess import FLOOR, Alternative, EProcess
@@ -93,7 +94,7 @@ class WealthMeasurement:
             "impossible": float(self.impossible),
         }
         if wrong := self._wrong_bet():
-            return Judgement("error", f"{self.label}: the wealth recorded for {wrong} does not follow from the counts", numbers)
+            return Judgement("error", f"{self.label}: what is recorded of {wrong} does not follow from the counts", numbers)
         if self.impossible:
             return Judgement("refuted", f"{self.label}: {self.impossible} tokens came that the target never gives", numbers)
         if self.strict is not None:
@@ -200,9 +201,13 @@ class WealthMeasurement:
         return said + (f"; not excluded: {', '.join(left)}" if left else "")
 
     def _wrong_bet(self) -> str:
-        """A bet on a fault whose recorded wealth is not what the counts give, if there is one."""
+        """What is recorded and cannot be: a share that nobody bets at, tokens or a fault's wealth that the counts do not give."""
+        if self.until is not None and self.until not in FAULT_LEVELS:
+            return f"the share {self.until:g}"
         if self.counted is None:
             return ""
+        if int(self.counted.counts.sum()) != self.tokens:
+            return f"{self.tokens} tokens"
         for one, log in self.bets:
             if one.family == "fault" and one.name in FAULT_LAWS:
                 given = self.counted.log_of(one.name, one.level, self.logit_tolerance)

@@ -343,6 +343,7 @@ def test_a_changed_byte_is_noticed(good_run, tmp_path, path, value, said):
         (("evidence", 0, "measurements", 0, "emitted"), [["a", "b", 3]], "cannot be"),
         (("evidence", 0, "measurements", 0, "pair", "k"), None, "cannot be"),
         (("ledger", "shares", "sequence/good/table models V3-K2"), 1e-7, "shares sum to"),
+        (("ledger", "shares", "sequence/good/table models V3-K2"), 1e-300, "shares differ"),
     ],
 )
 def test_a_verdict_that_does_not_follow_is_named_even_with_a_fitting_digest(good_run, path, value, said):
