@@ -117,5 +117,6 @@ def _shown_by_control(of: Certificate) -> str:
     said = " Only speculation on was compared with off: a mistake that both share is not seen."
     for n in shown:
         said += f" A decoder that replaces {n['replaced']:.0%} of its tokens by evenly drawn ones would "
-        said += f"have been refuted in {n['replaced_pairs']:.0f} of these {n['pairs']:.0f} pairs."
+        said += f"have been refuted after {n['replaced_pairs']:.0f} of the {n['pairs']:.0f} pairs; "
+        said += "other mistakes may be harder to see."
     return said

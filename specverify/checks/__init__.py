@@ -5,7 +5,7 @@ from types import ModuleType
 from specverify.checks import acceptance, edges, on_off, rounds, rows, seeds, sequence, single_step, stopping
 
 CHECKS: dict[str, ModuleType] = {
-    module.NAME: module for module in (single_step, rounds, acceptance, edges, stopping, sequence, rows, seeds, on_off)
+    module.NAME: module for module in (single_step, rounds, acceptance, edges, sequence, stopping, rows, seeds, on_off)
 }
 """Exact checks first: they are cheap and their counterexamples are the smallest."""
 

@@ -22,11 +22,12 @@ FIRST, MOST = 32, 4096
 
 @dataclass(frozen=True)
 class Goal:
-    """When to end: the test's false-alarm share, the share of tokens that a fault governs, and the most tokens."""
+    """When to end: the test's false-alarm share, the share of tokens that a fault governs, the most and the fewest tokens."""
 
     alpha: float
     share: float
     tokens: int
+    fewest: int = 0
 
 
 def go_on(
@@ -51,7 +52,8 @@ def go_on(
         more = {"until": goal.share, "growing": None if growing is None else growing()}
         found = replace(measured("all bets, until every known fault is seen", watch, **more), impossible=wrong)
         power = found.power(goal.alpha) if goal.alpha > 0 else None
-        if wrong or power is None or watch.process.refutes(goal.alpha) or not power.needed:
+        few = watch.process.tokens < min(goal.fewest, goal.tokens) and not time_is_up()
+        if wrong or power is None or watch.process.refutes(goal.alpha) or (not power.needed and not few):
             return found
         stopped = spent()
         if watch.process.tokens >= goal.tokens:
@@ -59,6 +61,7 @@ def go_on(
         elif time_is_up():
             stopped = "time is up"
         most = max(tokens for tokens in (*power.needed.values(), 0.0) if math.isfinite(tokens))
+        most = max(most, float(min(goal.fewest, goal.tokens)))
         if not stopped and most <= watch.process.tokens:
             stopped = "no number of them shows the rest"
         if stopped:

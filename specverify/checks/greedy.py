@@ -6,31 +6,70 @@ that really came before it. A token that lies no further below the likeliest tha
 
 from __future__ import annotations
 
+import itertools
+import math
+
+import torch
+
 from specverify.checks.base import Context, Found, Planned
 from specverify.checks.own_tokens import decoder_prompts
 from specverify.checks.rows import not_the_best
-from specverify.checks.sampling import sample_decoder
+from specverify.checks.sampling import Sample, sample_decoder
 from specverify.checks.served import Served, Server
-from specverify.evidence.measurements import ViolationMeasurement
+from specverify.evidence.measurements import AnyMeasurement, CoverageMeasurement, ViolationMeasurement
+from specverify.randomness import derive, stream
 from specverify.requests import Request, until_end
 from specverify.subjects import DecoderLike
 
 VARIANT = "own models, greedy choices"
 """Name of the test within the check that asks for it."""
+PROMPTS = {"smoke": 100, "standard": 400, "certify": 2_000}
+"""Prompts to generate after, by budget. What was generated once is generated again after the same prompt, so all differ."""
+A_CALL = 32
+"""Prompts of one call."""
+ENOUGH = 20.0
+"""How often drafts must have been accepted, and later rounds reached, where a decoder reports it."""
+
+
+def many_prompts(decoder: DecoderLike, number: int, seed: int) -> torch.Tensor:
+    """Different prompts (N, T): the decoder's own, then beginnings of one with ends of another; or random ids."""
+    own = decoder_prompts(decoder, seed, most=number)
+    rng, found = stream(seed, "greedy prompts"), dict.fromkeys(map(tuple, own.tolist()))
+    length, v = own.shape[1], decoder.vocab_size
+    for _ in range(20 * number):  # few prompts, or few ids, do not make that many
+        if len(found) >= number:
+            break
+        if getattr(decoder, "prompts", None) is None:
+            found[tuple(rng.integers(0, v, length).tolist())] = None
+        else:
+            first, second = own[rng.integers(len(own), size=2)].tolist()
+            cut = int(rng.integers(0, length + 1))
+            found[tuple(first[:cut] + second[cut:])] = None
+    return torch.tensor(list(found)[:number])
 
 
 def greedy_choices(planned: Planned, context: Context, decoder: DecoderLike) -> Found:
-    """Generate after several prompts and look at every token."""
+    """Generate after many prompts and look at every token; each call has a seed of its own."""
     part, length = context.part, planned.params["length"]
-    prompts, server = decoder_prompts(decoder, context.seed, most=8), Server(decoder, None, part.name, greedy_only=True)
-    samples = sample_decoder(
-        decoder, prompts, planned.params["draws"], length, context.seed, name=part.name, max_batch=part.facts.max_batch
-    )
-    wrong, tokens = [], 0
-    for prompt, sample in zip(prompts.tolist(), samples, strict=True):
-        for row in dict.fromkeys(sample.sequences):
-            said = tuple(t for t in until_end(row, server.eos) if t >= 0)
-            tokens += len(said)
-            wrong += not_the_best(server, Served(Request(tuple(prompt), length), said, "", True), part.facts.logit_tolerance)
+    server = Server(decoder, None, part.name, greedy_only=True)
+    prompts = many_prompts(decoder, planned.params["prompts"], context.seed)
+    wrong: list[str] = []
+    tokens, everything = 0, Sample(counts_known=False)
+    for call, some in enumerate(torch.split(prompts, min(part.facts.max_batch or A_CALL, A_CALL))):
+        seed = derive(context.seed, "greedy", call)
+        samples = sample_decoder(decoder, some, len(some), length, seed, name=part.name, max_batch=part.facts.max_batch)
+        for prompt, sample in zip(some.tolist(), samples, strict=True):
+            everything.count_all(sample)
+            for row in sample.sequences:
+                said = tuple(itertools.takewhile(lambda token: token >= 0, until_end(row, server.eos)))
+                tokens += len(said)
+                asked = Served(Request(tuple(prompt), length), said, "", True)
+                wrong += not_the_best(server, asked, part.facts.logit_tolerance)
     label = "every token is the likeliest after those before it, up to rounding"
-    return Found((ViolationMeasurement(label, len(wrong), tokens, wrong[0] if wrong else ""),))
+    found: list[AnyMeasurement] = [ViolationMeasurement(label, len(wrong), tokens, wrong[0] if wrong else "")]
+    if everything.reported:
+        events = {"accepted": float(everything.accepted), "later rounds": float(everything.later_rounds)}
+        found.append(CoverageMeasurement(events, ENOUGH))
+    share = min(1.0, -math.log(0.01) / max(tokens, 1))
+    note = f"{tokens} tokens after {len(prompts)} prompts: more than {share:.2g} of them wrong would very likely show"
+    return Found(tuple(found), None, (note,))

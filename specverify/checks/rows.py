@@ -138,9 +138,9 @@ class Tally:
             bets = [replace(measured(f"all bets on rows {kind}", watch), impossible=0) for kind, watch in self.watches.items()]
             sampled = [*bets, _violations("no sampled token of probability 0", self.impossible, self.tokens)]
         return [
-            *sampled,
             _violations("every row has the tokens it asked for, or ends at eos", self.wrong, self.rows),
             _violations("greedy rows take the likeliest token, up to rounding", self.not_best, self.greedy),
+            *sampled,
             *(
                 RateMeasurement(f"equal rows {kind} of one prompt: dependent rows", equal, pairs, RARE)
                 for kind, (equal, pairs) in self.twins.items()
@@ -163,12 +163,14 @@ def _violations(label: str, examples: Sequence[str], trials: int) -> ViolationMe
     return ViolationMeasurement(label, len(examples), trials, examples[0] if examples else "")
 
 
-def described(row: Served, most: int = 12) -> str:
-    """A row for a person: what was asked and what came."""
+def described(row: Served, most: int = 12, place: int | None = None) -> str:
+    """A row for a person: what was asked and what came, up to a place that matters."""
     r = row.request
     prompt = f"{list(r.prompt[:most])}" + (f" and {len(r.prompt) - most} more" if len(r.prompt) > most else "")
-    asked = f"prompt {prompt}, {r.max_new_tokens} tokens, seed {r.seed}, temperature {r.temperature}"
-    return f"a row with {asked}: {list(row.tokens[:most])}"
+    own = "" if r.seed is None and r.temperature is None else f", seed {r.seed}, temperature {r.temperature}"
+    end = most if place is None else max(most, place + 1)
+    more = f" and {len(row.tokens) - end} more" if len(row.tokens) > end else ""
+    return f"a row with prompt {prompt}, {r.max_new_tokens} tokens{own}: {list(row.tokens[:end])}{more}"
 
 
 def not_the_best(server: Server, row: Served, tolerance: float) -> list[str]:
@@ -179,7 +181,7 @@ def not_the_best(server: Server, row: Served, tolerance: float) -> list[str]:
         return []
     place = int(over[0])
     off = f"{gaps[place]:.3g} below the largest log-probability (margin {margins[place]:.2g})"
-    return [f"token {row.tokens[place]} at place {place} lies {off} in {described(row)}"]
+    return [f"token {row.tokens[place]} at place {place} lies {off} in {described(row, place=place)}"]
 
 
 def replayed(server: Server, batches: Sequence[Sequence[Served]]) -> ViolationMeasurement:

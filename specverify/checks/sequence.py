@@ -39,6 +39,8 @@ GOING_ON = (6, 3, 8)
 """(V, K, tokens) of the models on which sampling goes on: every known fault differs from the target here, and needs about
 12,000 tokens at most at the default budget when it governs them all. Other K take the same models.
 """
+WITHOUT_DRAFT = 20_000
+"""Tokens at least where the draft's laws are not known, so that most faults are seen by what knows no fault."""
 OWN_LENGTH = 24
 """Tokens of a sequence where sampling goes on with models of the decoder's own, for which prompts are dear."""
 
@@ -70,7 +72,7 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
         tests.append(Planned(NAME, part.name, f"small batches V{v}-K{k}", True, params))
     if isinstance(part, Decoder) and part.open is not None and part.facts.rule == "greedy":
         tests.append(
-            Planned(NAME, part.name, greedy.VARIANT, False, {"length": OWN_LENGTH, "draws": min(budget.single // 100, 64)})
+            Planned(NAME, part.name, greedy.VARIANT, False, {"length": OWN_LENGTH, "prompts": greedy.PROMPTS[budget.name]})
         )
     elif isinstance(part, Decoder) and part.open is not None:
         tests.append(
@@ -157,7 +159,7 @@ def _own_models_go_on(planned: Planned, context: Context, decoder: DecoderLike) 
         most = context.settings.probabilities
         return f"{most:,.0f} probabilities of the models were asked for" if own.probabilities >= most else ""
 
-    goal = Goal(context.alpha, params["share"], params["tokens"])
+    goal = Goal(context.alpha, params["share"], params["tokens"], 0 if own.with_q else WITHOUT_DRAFT)
     found = go_on(own.watch, add, params["length"], goal, own.growths, spent, lambda: len(own.impossible))
     notes = () if own.with_q else ("the decoder has no draft_log_probs: faults whose law depends on the draft are not bet on",)
     return Found((found, coverage(everything)), None, notes)

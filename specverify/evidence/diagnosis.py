@@ -14,6 +14,8 @@ NAMED = 0.5
 """Share of the wealth from which a fault is named alone as the one that fits."""
 SAME = 1e-6
 """Difference of ln wealth below which two faults have one law."""
+CLOSE = 3.0
+"""Difference of ln wealth below which the next is said to fit about as well."""
 EXPLAINED = 0.8
 """Part of the best bet's ln wealth from which a fault counts as an explanation, though another bet has more."""
 
@@ -30,7 +32,7 @@ class Diagnosis:
 def _leaning(family: str, name: str) -> str:
     return {
         "fault": name,
-        "direction": f"tokens lean by {name}",
+        "direction": f"tokens lean {name}",
         "ranks": f"the {name} are uneven",
         "dependence": f"tokens depend on each other: {name}",
         "place": f"tokens follow the {name}",
@@ -72,4 +74,11 @@ def _with_the_next(wealth: Mapping[tuple[str, str], float]) -> Diagnosis:
 
 def _more(log: float, rest: list[tuple[str, float]]) -> str:
     """How many times as much wealth as the next."""
-    return f", e^{log - rest[0][1]:.0f} times as much wealth as {rest[0][0]}" if rest else ""
+    if not rest:
+        return ""
+    name, other = rest[0]
+    return (
+        f", though {name} fits about as well"
+        if log - other < CLOSE
+        else f", e^{log - other:.0f} times as much wealth as {name}"
+    )

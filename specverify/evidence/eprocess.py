@@ -84,10 +84,14 @@ class EProcess:
         return self.highest >= math.log(1 / alpha)
 
     def log_wealth(self) -> dict[tuple[str, str], float]:
-        """Ln of the wealth by (family, name), all its levels together with their weights, largest first."""
+        """Ln of the wealth by (family, name), its levels together with their weights, largest first.
+
+        Directions are told apart by their sense: towards a law or away from it.
+        """
         logs: dict[tuple[str, str], list[float]] = {}
         for one, log in zip(self.alternatives, self.logs + self.log_weights, strict=True):
-            logs.setdefault((one.family, one.name), []).append(float(log))
+            sense = "" if one.family != "direction" else "towards " if one.level > 0 else "away from "
+            logs.setdefault((one.family, sense + one.name), []).append(float(log))
         found = {key: float(logsumexp(of)) for key, of in logs.items()}
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 

@@ -157,10 +157,10 @@ class WealthMeasurement:
         return {name: largest_share(counts, ratios_of(rows, name), alpha) for name in faults}
 
     def _not_refuted(self, alpha: float, numbers: dict[str, float]) -> Judgement:
-        said = f"{self.label}: {self.tokens} tokens, evidence {math.exp(min(numbers['log_e'], 50)):.2g} against exactness"
+        said = f"{self.label}: {self.tokens} tokens, E = {math.exp(min(numbers['log_e'], 50)):.2g}"
         if alpha <= 0:
             return Judgement("certified", said, numbers)
-        said += self._rounding(alpha)
+        said += f" ({1 / alpha:.2g} refutes){self._rounding(alpha)}"
         found = self.power(alpha)
         seen = [] if found is None else [*found.seen, *found.needed]
         said += self._bounded(seen if found is not None else None, alpha, numbers)
@@ -178,10 +178,17 @@ class WealthMeasurement:
         if not found.needed:
             share = "every token" if self.until == 1.0 else f"{self.until:.0%} of the tokens"
             differs = "is larger than the tolerance" if found.hidden else "differs"
-            said += f"; every known fault that {differs} here would have been refuted, had it governed {share}"
+            few = len({one.name for one, _ in self.bets if one.family == "fault"})
+            if few < len(FAULT_LAWS):
+                said += f"; only {few} of {len(FAULT_LAWS)} known faults were bet on, for the draft's laws are not known: "
+                said += f"of these every one that {differs} here would have been refuted, had it governed {share}"
+            else:
+                said += f"; every known fault that {differs} here would have been refuted, had it governed {share}"
             return Judgement("certified", said, numbers)
         why = f" ({self.stopped})" if self.stopped else ""
-        return Judgement("inconclusive", f"{said}; too few tokens{why} to have refuted {listed(found.needed)}", numbers)
+        most = max(found.needed.values())
+        do = f"; --max-tokens {math.ceil(1.1 * most):d} would do" if math.isfinite(most) else ""
+        return Judgement("inconclusive", f"{said}; too few tokens{why} to have refuted {listed(found.needed)}{do}", numbers)
 
     def _bounded(self, different: Sequence[str] | None, alpha: float, numbers: dict[str, float]) -> str:
         """The largest share of tokens that may follow a known fault, in words; nothing where logits may be off as well."""
@@ -197,11 +204,11 @@ class WealthMeasurement:
             return "; too few to exclude any known fault"
         worst, most = worst_share(known)
         numbers["contamination"] = most
-        said = f"; at most {most:.2g} of them follow any of {len(known)} known faults ({worst} the least known)"
+        said = f"; at most {most:.2g} of them follow any of {len(known)} known faults (most may be hidden of {worst})"
         return said + (f"; not excluded: {', '.join(left)}" if left else "")
 
     def _wrong_bet(self) -> str:
-        """What is recorded and cannot be: a share that nobody bets at, tokens or a fault's wealth that the counts do not give."""
+        """What is recorded and cannot be: a share nobody bets at, tokens or a fault's wealth that the counts do not give."""
         if self.until is not None and self.until not in FAULT_LEVELS:
             return f"the share {self.until:g}"
         if self.counted is None:

@@ -14,8 +14,8 @@ SMALLEST_P = 1e-300
 
 MEANING: dict[str, str] = {
     "certified": (
-        "Wherever the law could be computed exactly it is the target law itself, up to rounding. No statistical test found a "
-        "deviation at its share of the false-alarm budget; each says from which size on it would have. The known-bad rules "
+        "Wherever the law could be computed exactly, as the tests below say, it is the target law itself, up to rounding. No "
+        "statistical test found a deviation at its share of the false-alarm budget. The known-bad rules "
         "that ran beside the subject, on table models, were all refuted."
     ),
     "refuted": (

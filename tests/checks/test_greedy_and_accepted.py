@@ -41,7 +41,7 @@ class Greedy:
         """The likeliest, the last of equals; ``wrong`` takes the second best after token 2, ``nudge`` moves token 0."""
         ids = prompts
         for _ in range(max_new_tokens):
-            logits = TABLE[ids[:, -1]] + torch.tensor([self.nudge, 0, 0, 0, 1e-9 * seed])
+            logits = TABLE[ids[:, -1]] + torch.tensor([self.nudge, 0, 0, 0, 1e-9 * (seed % 7)])
             best = V - 1 - logits.flip(-1).argmax(-1)
             second = logits.scatter(1, best[:, None], -torch.inf).argmax(-1)
             best = torch.where((ids[:, -1] == 2) & torch.tensor(self.wrong), second, best)
@@ -136,3 +136,42 @@ def test_a_rule_whose_acceptance_is_not_known_is_only_compared_with_the_bound() 
     pair = named_pair(3, 2)
     assert "accepts" not in said([1, 0, 2], pair, "my own").replace("accepted", "")
     assert "at most" in said([1, 0, 2], pair, None)
+
+
+class Slipping(Greedy):
+    """Takes the second best in one step of two hundred, by its seed; reports that it never accepts, or always does."""
+
+    def __init__(self, slips: float = 0.005, accepted: int | None = None) -> None:
+        super().__init__()
+        self.slips, self.reported = slips, accepted
+
+    def generate(self, prompts: Tensor, max_new_tokens: int, seed: int) -> Tensor | Generated:  # type: ignore[override]
+        """The likeliest, but for slips."""
+        generator, ids = torch.Generator().manual_seed(seed), prompts
+        for _ in range(max_new_tokens):
+            logits = TABLE[ids[:, -1]]
+            best = logits.argmax(-1)
+            second = logits.scatter(1, best[:, None], -torch.inf).argmax(-1)
+            ids = torch.cat(
+                [ids, torch.where(torch.rand(len(ids), generator=generator) < self.slips, second, best)[:, None]], 1
+            )
+        tokens = ids[:, prompts.shape[1] :]
+        if self.reported is None:
+            return tokens
+        rounds = -(-max_new_tokens // (self.reported + 1))
+        return Generated(tokens, torch.full((len(ids), rounds), self.reported))
+
+
+def test_rare_slips_are_found_among_many_prompts() -> None:
+    """One wrong token in two hundred, and the note says what share would have been seen."""
+    (found,) = evidence_of(Decoder("slips", open=Slipping, facts=Facts(rule="greedy")), "greedy choices")
+    assert found.verdict == "refuted"
+    assert found.notes[0].startswith("2400 tokens after 100 prompts: more than 0.0019 of them wrong")
+
+
+@pytest.mark.parametrize(("accepted", "verdict"), [(0, "inconclusive"), (1, "certified")])
+def test_a_greedy_decoder_that_never_accepts_passes_no_test_of_speculation(accepted: int, verdict: str) -> None:
+    """What never happened is not known to be right."""
+    subject = Decoder("never", open=lambda: Slipping(0.0, accepted), facts=Facts(rule="greedy"))
+    (found,) = evidence_of(subject, "greedy choices")
+    assert found.verdict == verdict

@@ -24,9 +24,10 @@ YET_MORE = (
     [
         ({"fault_lenience": 50.0, "fault_typical": 10.0}, "fault", "fits best: lenience, e^40 times as much wealth as typical"),
         ({"fault_lenience": 50.0}, "fault", "fits best: lenience"),
+        ({"fault_a": 50.0, "fault_b": 48.0}, "fault", "fits best: a, though b fits about as well"),
         ({"fault_a": 50.0, "fault_b": 50.0, "ranks_p": 1.0}, "fault", "fits best: a or b, whose laws are the same here"),
         ({"fault_a": 50.0, "fault_b": 50.2, "fault_c": 50.1}, "fault", "fits best: b (37% of the wealth, c 33%)"),
-        ({"direction_q": 50.0, "fault_b": 9.0}, "direction", "no known fault fits; tokens lean by q, e^41 times"),
+        ({"direction_towards q": 50.0, "fault_b": 9.0}, "direction", "no known fault fits; tokens lean towards q, e^41"),
         ({"ranks_ranks by p": 50.0, "fault_b": 9.0}, "ranks", "no known fault fits; the ranks by p are uneven"),
         ({"dependence_same token, row before": 50.0, "fault_b": 49.0}, "dependence", "tokens depend on each other: same"),
         ({"place_law of the row before": 50.0, "fault_b": 9.0}, "place", "no known fault fits; tokens follow the law of"),
