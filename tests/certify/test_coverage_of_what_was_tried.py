@@ -15,6 +15,7 @@ from specverify.outputs import Generated
 from specverify.pairs import named_pair
 from specverify.plan import plan_for
 from specverify.record import Evidence
+from specverify.sentence import _reservations
 from specverify.subjects import Decoder
 from specverify.tables import torch_models
 
@@ -74,7 +75,7 @@ def test_laws_of_edge_pairs_alone_do_not_say_that_the_rule_was_read_exactly():
     sampled = Evidence("sequence/good/x", "sequence", edges.part, "?", "certified", 1e-9, (cells,))
 
     def said(*evidence: Evidence) -> str:
-        return Certificate({}, {}, plan.ledger, evidence, (), {}, ())._reservations()
+        return _reservations(Certificate({}, {}, plan.ledger, evidence, (), {}, ()))
 
     assert any(m.kind == "law" for m in edges.measurements)
     assert "judged by sampling alone" in said(edges, sampled)

@@ -98,7 +98,7 @@ def test_a_certificate_says_that_the_law_is_unknown(run):
     assert "target law is not known" in data["claim"]
     assert "only speculation on was compared with off" in data["scope"]
     assert "a mistake that both share is not seen" in data["sentence"]
-    assert "of its tokens by evenly drawn ones would have been refuted in" in data["sentence"]
+    assert "of its tokens by evenly drawn ones would have been refuted after" in data["sentence"]
     assert data["subject"]["kind"] == certificates.ON_OFF == OnOff.kind
     assert [s["check"] for s in data["skipped"]] == [name for name in CHECKS if name != "on_off"]
     assert all("needs the target law" in s["reason"] for s in data["skipped"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 import numpy as np
@@ -86,9 +87,18 @@ def test_too_few_pairs_are_inconclusive_and_say_how_many_more() -> None:
     assert "needed" in evidence.judgements()[0].reason
 
 
+class Slow(Modes):
+    """Takes its time for every call, on a machine of any speed."""
+
+    def generate(self, prompts: Tensor, max_new_tokens: int, seed: int) -> Tensor:
+        """The same after a pause."""
+        time.sleep(0.03)
+        return super().generate(prompts, max_new_tokens, seed)
+
+
 def test_pairs_that_time_did_not_allow_are_noted() -> None:
     """A slow decoder is judged by the pairs that half of its time allowed."""
-    evidence = judged(Modes(), timeout=1.0)
+    evidence = judged(Slow(), timeout=1.0)
     assert evidence.verdict == "inconclusive"
     assert 0 < compared(evidence).pairs < BUDGETS["smoke"].pairs
     assert evidence.notes == (f"time allowed {compared(evidence).pairs} of 5000 pairs",)
