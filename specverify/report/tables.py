@@ -172,8 +172,9 @@ def _cells_said(judged: Sequence[Judged], share: float) -> str:
     tests = [j for m, j in judged if m.kind in STATISTICAL_KINDS and m.kind != "on_off" and "p" in j.numbers]
     if not tests:
         return ""
-    draws = max((j.numbers.get("draws", 0) for j in tests), default=0)
-    sampled = f"{number(draws)} sequences; " if draws else ""
+    tokens = max((j.numbers.get("tokens", 0) for j in tests), default=0)
+    draws = max((j.numbers.get("draws", 0) for j in tests if "tokens" not in j.numbers), default=0)
+    sampled = f"{number(draws)} sequences; " if draws else f"{number(tokens)} tokens; " if tokens else ""
     smallest = probability_bound(min(j.numbers["p"] for j in tests))
     return f"{sampled}smallest bound p {smallest} in {plural(len(tests), 'comparison')}, refuted at {number(share)}"
 
