@@ -19,6 +19,8 @@ QUESTION = "Does a seed replay, and do other seeds and other rows give samples o
 
 RARE = 1e-4
 """Probability of a coincidence below which it counts."""
+RARER = (RARE, 1e-8, 1e-12, 1e-16)
+"""The same for repeats of any earlier output: few at the first, a single one at the last."""
 
 
 def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
@@ -43,15 +45,15 @@ def _log_prob(decoder: DecoderLike, prompt: torch.Tensor, tokens: list[int], nam
     return float(sum(logs[start + i, t] for i, t in enumerate(tokens)))
 
 
-def rare_repeats(outputs: Sequence[tuple[int, ...]], chances: Sequence[float]) -> int:
-    """Outputs that equal any earlier one while all different earlier ones together have probability at most ``RARE``.
+def rare_repeats(outputs: Sequence[tuple[int, ...]], chances: Sequence[float], rare: float = RARE) -> int:
+    """Outputs that equal any earlier one while all different earlier ones together have probability at most ``rare``.
 
-    Guarantee: for independent outputs with these probabilities, at most binomial with len(outputs) - 1 trials of ``RARE``.
+    Guarantee: for independent outputs with these probabilities, at most binomial with len(outputs) - 1 trials of ``rare``.
     """
     repeats = 0
     earlier: dict[tuple[int, ...], float] = {}
     for output, chance in zip(outputs, chances, strict=True):
-        repeats += output in earlier and sum(earlier.values()) <= RARE
+        repeats += output in earlier and sum(earlier.values()) <= rare
         earlier[output] = chance
     return repeats
 
@@ -86,15 +88,19 @@ def run(planned: Planned, context: Context) -> Found:
                 "the same seed gives the same tokens",
                 int(not same),
                 1,
-                "" if same else f"{outputs[0][0]} then {again[0]}",
+                "" if same else next(f"{a} then {b}" for a, b in zip(outputs[0], again, strict=True) if a != b),
             )
         )
     chances = [min(1.0, math.exp(_log_prob(decoder, prompt, o[0], part.name))) for o in outputs]
     first = [o[0] for o in outputs]
     equal = sum(o == first[0] for o in first[1:])
     found.append(RateMeasurement("identical outputs under different seeds: dependent requests", equal, calls - 1, chances[0]))
-    repeats = rare_repeats([tuple(o) for o in first], chances)
-    found.append(RateMeasurement("outputs that repeat any earlier one: dependent requests", repeats, calls - 1, RARE))
+    every = [tuple(row) for o in outputs for row in o]  # rows of one call too, and any row against any of an earlier call
+    of_each = [min(1.0, math.exp(_log_prob(decoder, prompt, list(row), part.name))) for row in every]
+    for rare in RARER:
+        repeats = rare_repeats(every, of_each, rare)
+        label = f"outputs that repeat any earlier one, rarer than {rare:g}: dependent requests or rows"
+        found.append(RateMeasurement(label, repeats, len(every) - 1, rare))
     if rows > 1:
         twins = sum(o[0] == o[1] and chance <= RARE for o, chance in zip(outputs, chances, strict=True))
         found.append(RateMeasurement("identical rows of one call: dependent rows", twins, calls, RARE))

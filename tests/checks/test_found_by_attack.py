@@ -189,3 +189,32 @@ def test_rows_that_all_end_at_once_are_no_question_of_counts() -> None:
 
     found = evidence_of(Decoder("ending", open=Ending), "acceptance/")
     assert {e.verdict for e in found.values()} == {"skipped"}
+
+
+class Replaying(Chain):
+    """Rows after the first say the same in every call, or every eighth call says what the one before said."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.calls, self.before = how, 0, 0
+
+    def generate(self, prompts: Tensor, max_new_tokens: int, seed: int) -> Tensor:
+        """Row by row, each with the stream that it gets."""
+        self.calls += 1
+        used = self.before if self.how == "every eighth call" and self.calls % 8 == 0 else seed
+        self.before = seed
+        seeds = [used if row == 0 or self.how != "later rows" else row for row in range(len(prompts))]
+        asked = enumerate(zip(prompts, seeds, strict=True))
+        rows = [Chain.generate(self, prompt[None], max_new_tokens, one + row) for row, (prompt, one) in asked]
+        return torch.cat(rows)
+
+
+REPLAYS = [("later rows", "refuted"), ("every eighth call", "refuted"), ("never", "certified")]
+
+
+@pytest.mark.parametrize(("how", "verdict"), REPLAYS)
+def test_replays_in_any_row_and_now_and_then_are_seen(how: str, verdict: str) -> None:
+    """One repeat of a text that nobody repeats by chance is enough, in whichever row it stands."""
+    subject = Decoder("replaying", open=lambda: Replaying(how), facts=Facts(seeded=False))
+    (found,) = evidence_of(subject, "seeds/").values()
+    assert found.verdict == verdict
