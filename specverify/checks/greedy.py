@@ -14,9 +14,9 @@ import torch
 from specverify.checks.base import Context, Found, Planned
 from specverify.checks.own_tokens import decoder_prompts
 from specverify.checks.rows import not_the_best
-from specverify.checks.sampling import Sample, sample_decoder
+from specverify.checks.sampling import Sample, coverage, sample_decoder
 from specverify.checks.served import Served, Server
-from specverify.evidence.measurements import AnyMeasurement, CoverageMeasurement, ViolationMeasurement
+from specverify.evidence.measurements import AnyMeasurement, ViolationMeasurement
 from specverify.randomness import derive, stream
 from specverify.requests import Request, until_end
 from specverify.subjects import DecoderLike
@@ -27,8 +27,6 @@ PROMPTS = {"smoke": 100, "standard": 400, "certify": 2_000}
 """Prompts to generate after, by budget. What was generated once is generated again after the same prompt, so all differ."""
 A_CALL = 32
 """Prompts of one call."""
-ENOUGH = 20.0
-"""How often drafts must have been accepted, and later rounds reached, where a decoder reports it."""
 
 
 def many_prompts(decoder: DecoderLike, number: int, seed: int) -> torch.Tensor:
@@ -68,8 +66,7 @@ def greedy_choices(planned: Planned, context: Context, decoder: DecoderLike) -> 
     label = "every token is the likeliest after those before it, up to rounding"
     found: list[AnyMeasurement] = [ViolationMeasurement(label, len(wrong), tokens, wrong[0] if wrong else "")]
     if everything.reported:
-        events = {"accepted": float(everything.accepted), "later rounds": float(everything.later_rounds)}
-        found.append(CoverageMeasurement(events, ENOUGH))
+        found.append(coverage(everything))
     share = min(1.0, -math.log(0.01) / max(tokens, 1))
     note = f"{tokens} tokens after {len(prompts)} prompts: more than {share:.2g} of them wrong would very likely show"
     return Found(tuple(found), None, (note,))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specverify.checks.sampling import Sample
+from specverify.checks.sampling import Sample, in_order
 from specverify.evidence.cells import NextLaws
 from specverify.evidence.contamination import Growth, GrowthMeter
 from specverify.evidence.measurements import CellMeasurement
@@ -18,7 +18,7 @@ from specverify.evidence.multinomial import CellGroup
 from specverify.evidence.pointwise import Rows
 from specverify.evidence.ranks import CELLS, ORDERS
 from specverify.evidence.watch import StreamWatch
-from specverify.evidence.wealth import WealthMeasurement, calls_of, measured
+from specverify.evidence.wealth import WealthMeasurement, measured
 from specverify.laws import Array, Ints
 from specverify.randomness import derive, stream
 from specverify.subjects import DecoderLike, checked_log_probs
@@ -51,10 +51,10 @@ MOST_PROBABILITIES = 100_000_000
 """Tokens times vocabulary that are bet on with a decoder's own models."""
 
 
-GROWN, FEWEST_LAWS = 30_000, 16
-"""Probabilities of each prompt's part of a call from which the growth of faults is measured, 21 passes over each; but this many
-laws at least.
-"""
+AT_ONCE = 4_000_000
+"""Probabilities of one call that are held at once; a larger call is seen in parts."""
+GROWN, FEWEST_LAWS = 90_000, 48
+"""Probabilities of each call from which the growth of faults is measured, 21 passes over each; but this many laws at least."""
 ASKED_ALONE = 20
 """Tokens of probability 0 that are asked about alone before the rest is left."""
 
@@ -95,23 +95,25 @@ class OwnTokens:
         return normalised
 
     def see(self, samples: list[Sample], most: float = math.inf) -> None:
-        """Let the watch see samples, one per prompt, call by call, up to ``most`` probabilities in all."""
-        v = self.decoder.vocab_size
-        for prompt, sample in zip(self.prompts, samples, strict=True):
-            for tokens in calls_of(sample.sequences, sample.calls) if sample.sequences else []:
-                rows = math.floor(min(float(len(tokens)), max(0.0, (most - self.probabilities) / (tokens.shape[1] * v))))
-                for part in np.array_split(tokens[:rows], max(1, rows * tokens.shape[1] * v // 4_000_000)):
-                    if len(part):
-                        self._see(prompt, part)
+        """Let the watch see samples, one per prompt, up to ``most`` probabilities in all.
 
-    def _see(self, prompt: torch.Tensor, part: Ints) -> None:
+        Calls come as they were made, rows in their order: so the row before and the request before are what they are called.
+        """
+        v = self.decoder.vocab_size
+        for tokens, kinds in in_order(samples):
+            rows = math.floor(min(float(len(tokens)), max(0.0, (most - self.probabilities) / (tokens.shape[1] * v))))
+            for part in np.array_split(np.arange(rows), max(1, rows * tokens.shape[1] * v // AT_ONCE)):
+                if len(part):
+                    self._see(self.prompts[kinds[part]], tokens[part])
+
+    def _see(self, prompts: torch.Tensor, part: Ints) -> None:
         eos = self._eos
-        ids = torch.cat([prompt.repeat(len(part), 1), torch.from_numpy(part).clamp(min=0)], 1)
+        ids = torch.cat([prompts, torch.from_numpy(part).clamp(min=0)], 1)
         ended = np.cumsum(part == eos, axis=1) - (part == eos) > 0 if eos is not None else np.zeros(part.shape, bool)
         p = self._laws(self.decoder.target_log_probs, ids, "target_log_probs")
         q = None if self._draft is None else self._laws(self._draft, ids, "draft_log_probs")
         live = ~ended & (part >= 0)
-        self._confirm(prompt, part, live & (np.take_along_axis(p, np.maximum(part, 0)[..., None], -1)[..., 0] <= 0))
+        self._confirm(prompts, part, live & (np.take_along_axis(p, np.maximum(part, 0)[..., None], -1)[..., 0] <= 0))
         self.watch.add(p, q, np.where(live, part, -1))
         if self._meter is not None and live.any():
             places = np.argwhere(live)
@@ -122,7 +124,7 @@ class OwnTokens:
             self._meter.add(Rows(laws, laws if q is None else q[chosen]), weights)
         self.probabilities += part.size * p.shape[2]
 
-    def _confirm(self, prompt: torch.Tensor, part: Ints, wrong: NDArray[np.bool_]) -> None:
+    def _confirm(self, prompts: torch.Tensor, part: Ints, wrong: NDArray[np.bool_]) -> None:
         """Ask alone about tokens of probability 0: at the edge of top-k or top-p one may enter or leave with the last bit of a
         batched product, and is then excused.
         """
@@ -131,7 +133,7 @@ class OwnTokens:
                 return
             self._asked += 1
             before = part[row, :place]
-            law = decoder_laws(self.decoder, prompt, self.name)(before[None])
+            law = decoder_laws(self.decoder, prompts[row], self.name)(before[None])
             if law[0, part[row, place]] <= 0:
                 self.impossible.append(f"token {part[row, place]} after {before.tolist()}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specverify.evidence.measurements import CoverageMeasurement
 from specverify.laws import Array, Ints, Pair, Tokens
 from specverify.randomness import derive, stream
 from specverify.subjects import DecoderLike, Emitted, Step, Verifier, naming_inputs, normalise_generated
@@ -19,6 +20,8 @@ from specverify.tree_drafts import some_trees
 from specverify.trees import TreeVerifier
 
 MOST_ROWS = 4096
+ENOUGH = 20.0
+"""How often an event must have happened before a pass says anything about it."""
 
 
 @dataclass
@@ -177,6 +180,29 @@ def sample_step(step: Step, pair: Pair, n: int, length: int, seed: int) -> Sampl
     return out
 
 
+def dealt(made: int, rows: int, kinds: int) -> list[int]:
+    """Number of the prompt that each row of a call gets, after ``made`` rows of earlier calls: in turn."""
+    return [(made + r) % kinds for r in range(rows)]
+
+
+def in_order(samples: Sequence[Sample]) -> Iterator[tuple[Ints, Ints]]:
+    """Calls of :func:`sample_decoder` as they were made: tokens (R, L), and the number of each row's prompt (R,)."""
+    rows = [iter(sample.sequences) for sample in samples]
+    made = 0
+    for sizes in zip(*(sample.calls for sample in samples), strict=True):
+        kinds = dealt(made, sum(sizes), len(samples))
+        made += len(kinds)
+        yield np.array([next(rows[kind]) for kind in kinds], np.int64), np.array(kinds, np.int64)
+
+
+def coverage(sample: Sample) -> CoverageMeasurement:
+    """Whether acceptances, rejections, bonus tokens and later rounds all happened; for decoders, as far as they report it."""
+    events = sample.events()
+    if sample.reported:
+        events = {name: events[name] for name in ("accepted", "later rounds")}
+    return CoverageMeasurement(events, ENOUGH, known=sample.counts_known)
+
+
 def sample_decoder(
     decoder: DecoderLike,
     prompts: Tensor,
@@ -199,7 +225,7 @@ def sample_decoder(
     eos = getattr(decoder, "eos_id", None)
     with seeded(derive(seed, "decoder")):
         for batch in _batches(n, min(max_batch or 2048, 2048, max(n, 1)), small):
-            kind = [(made + r) % kinds for r in range(batch)]
+            kind = dealt(made, batch, kinds)
             call_seed = derive(seed, "call", call) % 2**31
             with naming_inputs(f"{name}.generate", prompts=prompts[kind], max_new_tokens=length, seed=call_seed):
                 raw = decoder.generate(prompts[kind], length, seed=call_seed)
@@ -215,8 +241,7 @@ def sample_decoder(
                     sample.accepted += sum(counts)
                     sample.later_rounds += max(0, len(counts) - 1)
             for number, sample in enumerate(samples):
-                if kind.count(number):
-                    sample.calls.append(kind.count(number))
+                sample.calls.append(kind.count(number))
             made += batch
             call += 1
     return samples

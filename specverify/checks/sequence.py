@@ -14,9 +14,9 @@ from specverify.checks.base import Context, Found, Part, Planned, Settings, Skip
 from specverify.checks.going_on import Goal, go_on
 from specverify.checks.own_tokens import MOST_PROBABILITIES, OwnTokens, decoder_laws, decoder_prompts
 from specverify.checks.pair_tokens import PairTokens, wealth
-from specverify.checks.sampling import Sample, sample_decoder, sample_step, sample_tree_verifier, sample_verifier
+from specverify.checks.sampling import Sample, coverage, sample_decoder, sample_step, sample_tree_verifier, sample_verifier
 from specverify.evidence.cells import NextLaws, grow, sort_into
-from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, CoverageMeasurement, rounded
+from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, rounded
 from specverify.evidence.multinomial import CellGroup
 from specverify.evidence.wealth import WealthMeasurement
 from specverify.laws import Array, Ints, Pair, TableModel, Tokens
@@ -29,8 +29,6 @@ from specverify.trees import TreeVerifier
 NAME = "sequence"
 QUESTION = "Do sampled sequences follow the target law, jointly and conditionally, over several rounds?"
 
-ENOUGH = 20.0
-"""How often an event must have happened before a pass says anything about it."""
 BLOCKS = (3, 3, 5, 11)
 """(V, K, tokens, seed) of a pair chosen because nearly right block rules show on it: the residual of a single token in place of
 the block's moves 0.05 of a round's law here, at most 0.006 on the other pairs, and nothing at all with two tokens.
@@ -185,14 +183,6 @@ def _sample_part(part: Part, pair: Pair, draws: int, length: int, seed: int, *, 
         return sample_tree_verifier(part, pair, draws, length, seed, small=small)
     assert isinstance(part, Verifier)
     return sample_verifier(part, pair, draws, length, seed, small=small)
-
-
-def coverage(sample: Sample) -> CoverageMeasurement:
-    """Whether acceptances, rejections, bonus tokens and later rounds all happened; for decoders, as far as they report it."""
-    events = sample.events()
-    if sample.reported:
-        events = {name: events[name] for name in ("accepted", "later rounds")}
-    return CoverageMeasurement(events, ENOUGH, known=sample.counts_known)
 
 
 def table_laws(model: TableModel, prompt: Tokens) -> NextLaws:

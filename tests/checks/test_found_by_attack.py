@@ -12,7 +12,7 @@ from torch import Tensor
 from specverify.certify import Runner
 from specverify.checks.base import BUDGETS, Settings
 from specverify.checks.own_tokens import OwnTokens
-from specverify.checks.sampling import Sample
+from specverify.checks.sampling import Sample, in_order, sample_decoder
 from specverify.evidence.watch import TableWatch
 from specverify.evidence.wealth import measured
 from specverify.faults.decoders import factory
@@ -218,3 +218,72 @@ def test_replays_in_any_row_and_now_and_then_are_seen(how: str, verdict: str) ->
     subject = Decoder("replaying", open=lambda: Replaying(how), facts=Facts(seeded=False))
     (found,) = evidence_of(subject, "seeds/").values()
     assert found.verdict == verdict
+
+
+class Inverting(Chain):
+    """Draws by inverting the law at uniforms that rows, or successive requests, may share."""
+
+    def __init__(self, shared: str) -> None:
+        super().__init__()
+        self.shared, self.late, self.again = shared, 0, False
+
+    def _stream(self, rows: int, tokens: int, seed: int) -> Tensor:
+        """Numbers (rows, tokens), each row with a stream of its own."""
+        streams = [torch.Generator().manual_seed(seed + row) for row in range(rows)]
+        return torch.stack([torch.rand(tokens, generator=one) for one in streams])
+
+    def _uniforms(self, rows: int, tokens: int, seed: int) -> Tensor:
+        """A number for every token; every second request has that of the one before from the fourth token on."""
+        u = self._stream(rows, tokens, seed)
+        if self.shared == "requests":
+            self.late, self.again = (self.late, False) if self.again else (seed, True)
+            u[:, 3:] = self._stream(rows, tokens, self.late)[:, 3:]
+        if self.shared == "pairs of rows":
+            u[1::2] = u[: 2 * (rows // 2) : 2]
+        return u
+
+    def generate(self, prompts: Tensor, max_new_tokens: int, seed: int) -> Tensor:
+        """Token by token."""
+        ids = prompts
+        for u in self._uniforms(len(prompts), max_new_tokens, seed).T:
+            token = (LAWS[ids[:, -1]].cumsum(1) <= u[:, None]).sum(1).clamp(max=2)
+            ids = torch.cat([ids, token[:, None]], 1)
+        return ids[:, prompts.shape[1] :]
+
+
+SHARED = [("requests", "request before"), ("pairs of rows", "row before"), ("nothing", "")]
+
+
+@pytest.mark.parametrize(("shared", "place"), SHARED)
+def test_noise_that_requests_or_rows_share_is_refuted_where_it_is(shared: str, place: str) -> None:
+    """Though rows of a call have different prompts, neighbours are compared as they stood, and calls as they came."""
+    subject = Decoder("inverting", open=lambda: Inverting(shared), facts=Facts(seeded=False))
+    found = evidence_of(subject, "sequence/")["sequence/inverting/own models, every known fault"]
+    assert found.verdict == ("refuted" if place else "certified")
+    reason = found.judgements()[0].reason
+    assert (f"tokens depend on each other: same uniform, {place}" in reason) == bool(place)
+
+
+def test_calls_are_told_in_the_order_in_which_they_were_made() -> None:
+    """Rows of all prompts of a call side by side, whatever number of rows the calls had."""
+
+    class Numbered(Chain):
+        """Says the number of the prompt, of the row and of the call."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.vocab_size = 0, 100
+
+        def generate(self, prompts: Tensor, max_new_tokens: int, seed: int) -> Tensor:
+            self.calls += 1
+            row = torch.arange(len(prompts))
+            return torch.stack([prompts[:, 0], row, torch.full_like(row, self.calls)], 1)
+
+    prompts = torch.tensor([[0], [1], [2]])
+    samples = sample_decoder(Numbered(), prompts, 9, 3, 0, name="numbered", max_batch=4)
+    calls = list(in_order(samples))
+    assert [len(tokens) for tokens, _ in calls] == [4, 4, 1]
+    for number, (tokens, kinds) in enumerate(calls, 1):
+        assert (tokens[:, 0] == kinds).all()
+        assert tokens[:, 1].tolist() == list(range(len(tokens)))
+        assert (tokens[:, 2] == number).all()

@@ -12,8 +12,10 @@ import torch
 from specverify.certify import Runner
 from specverify.checks.base import BUDGETS, Settings
 from specverify.checks.going_on import Goal, go_on
+from specverify.checks.sequence import WITHOUT_DRAFT
 from specverify.errors import UsageError
 from specverify.evidence.measurements import WealthMeasurement
+from specverify.evidence.pointwise import FAULT_LAWS, WITHOUT_Q
 from specverify.evidence.watch import TableWatch
 from specverify.exact.walk import stopping_after
 from specverify.faults.catalogue import CATALOGUE
@@ -77,6 +79,8 @@ def test_a_budget_that_ends_before_is_inconclusive_and_names_what_is_left() -> N
     assert "(the budget of 2,000 is spent)" in reason
     assert "shared_noise (about " in reason
     assert "accept_always (about" not in reason
+    more = int(reason.split("--max-tokens ")[1].split()[0])
+    assert evidence_of(right, "every known fault", max_tokens=more).verdict == "certified"
     assert wealth_of(evidence).tokens == 2_000
     again = Evidence.from_json(json.loads(json.dumps(evidence.to_json())))
     assert [j.reason for j in again.judgements()] == [j.reason for j in evidence.judgements()]
@@ -154,6 +158,8 @@ def test_without_draft_laws_the_evidence_says_what_was_not_bet_on() -> None:
     evidence = evidence_of(Decoder("bare", open=Bare), "own models, every known fault")
     assert evidence.verdict == "certified"
     assert "no draft_log_probs" in evidence.notes[0]
+    assert wealth_of(evidence).tokens >= WITHOUT_DRAFT
+    assert f"only {len(WITHOUT_Q)} of {len(FAULT_LAWS)} known faults were bet on" in evidence.judgements()[0].reason
 
 
 def test_too_few_probabilities_are_said() -> None:
