@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specverify.evidence.measurements import CellMeasurement, CoverageMeasurement
+from specverify.evidence.pointwise import FAULT_LAWS
 from specverify.evidence.wealth import WealthMeasurement
 from specverify.record import Evidence
 
@@ -97,10 +98,14 @@ def _reservations(of: Certificate) -> str:
     if seen:
         said += " No exact test reached it: it is judged by sampling alone, "
         said += f"which would show a joint deviation of TV {max(seen):.2g} or more."
-        until = [m.until for e in passed for m in e.measurements if isinstance(m, WealthMeasurement) and m.until]
-        if until:
-            share = "every token" if max(until) == 1 else f"{max(until):.0%} of the tokens"
-            said += f" A known fault that differs on its models would have been refuted, had it governed {share}."
+        sought = [m for e in passed for m in e.measurements if isinstance(m, WealthMeasurement) and m.until]
+        if sought:
+            most = max(m.until or 0.0 for m in sought)
+            share = "every token" if most == 1 else f"{most:.0%} of the tokens"
+            blind = any(len(m.faults) < len(FAULT_LAWS) for m in sought)
+            said += f" A known fault that {'needs no draft laws and ' if blind else ''}differs on its models would have been "
+            said += f"refuted, had it governed {share}."
+            said += " The others were not bet on: give draft_log_probs." if blind else ""
     if any(isinstance(m, CoverageMeasurement) and not m.known for e in passed for m in e.measurements):
         said += " Coverage is not known, since it reports no accepted counts."
     return said

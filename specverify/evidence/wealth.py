@@ -11,38 +11,14 @@ import numpy as np
 
 from specverify.evidence.bets import FAULT_LEVELS
 from specverify.evidence.contamination import Growth, growths, largest_share, ratios_of
+from specverify.evidence.counted import Counted
 from specverify.evidence.diagnosis import diagnosed
-from specverify.evidence.eprocess import FLOOR, Alternative, EProcess
+from specverify.evidence.eprocess import Alternative, EProcess
 from specverify.evidence.judging import Judgement
 from specverify.evidence.passing import Power, bounds_by_level, listed, power, worst_share
-from specverify.evidence.pointwise import FAULT_LAWS, Rows
-from specverify.evidence.rounding import fault_price
+from specverify.evidence.pointwise import FAULT_LAWS
 from specverify.evidence.watch import StreamWatch, TableWatch
-from specverify.laws import Array, Ints
-
-
-@dataclass(frozen=True, eq=False)
-class Counted:
-    """Tokens of table models: how often each came after each context (C, V), and the laws p and q (C, V) that governed it."""
-
-    counts: Ints
-    p: Array
-    q: Array | None
-
-    def rows(self) -> Rows:
-        """The laws, p standing for an unknown q."""
-        return Rows(self.p, self.p if self.q is None else self.q)
-
-    def log_of(self, name: str, level: float, tolerance: float) -> float:
-        """Ln of the wealth of a fault, from the counts."""
-        rows = self.rows()
-        payoff = (ratios_of(rows, name) - 1) * (rows.p > 0)
-        with np.errstate(divide="ignore"):
-            logs = np.maximum(np.log1p(level * payoff), FLOOR)
-        if tolerance > 0:
-            price, made = fault_price(rows.p, payoff[None], level, tolerance)
-            logs = np.where(made[0][:, None], logs - price[0][:, None], 0.0)
-        return float((self.counts * logs).sum())
+from specverify.laws import Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +47,11 @@ class WealthMeasurement:
     stopped: str = ""
     _judged: dict[float, Judgement] = field(default_factory=dict, init=False, repr=False)
     kind = "wealth"
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """The known faults that were bet on: all of them where the draft's laws are known."""
+        return tuple(dict.fromkeys(one.name for one, _ in self.bets if one.family == "fault"))
 
     def process(self) -> EProcess:
         """The wealth as a process that stands where the measurement was taken."""
@@ -153,8 +134,7 @@ class WealthMeasurement:
         if self.counted is None:
             return bounds_by_level(self.bets, alpha)
         rows, counts = self.counted.rows(), self.counted.counts
-        faults = dict.fromkeys(one.name for one, _ in self.bets if one.family == "fault")
-        return {name: largest_share(counts, ratios_of(rows, name), alpha) for name in faults}
+        return {name: largest_share(counts, ratios_of(rows, name), alpha) for name in self.faults}
 
     def _not_refuted(self, alpha: float, numbers: dict[str, float]) -> Judgement:
         said = f"{self.label}: {self.tokens} tokens, E = {math.exp(min(numbers['log_e'], 50)):.2g}"
@@ -178,7 +158,7 @@ class WealthMeasurement:
         if not found.needed:
             share = "every token" if self.until == 1.0 else f"{self.until:.0%} of the tokens"
             differs = "is larger than the tolerance" if found.hidden else "differs"
-            few = len({one.name for one, _ in self.bets if one.family == "fault"})
+            few = len(self.faults)
             if few < len(FAULT_LAWS):
                 said += f"; only {few} of {len(FAULT_LAWS)} known faults were bet on, for the draft's laws are not known: "
                 said += f"of these every one that {differs} here would have been refuted, had it governed {share}"

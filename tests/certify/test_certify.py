@@ -480,3 +480,6 @@ def test_the_sentence_names_the_fault_that_the_tokens_fit(few_controls):
     assert "tokens say" not in exact_only
     passed = certify("x", SMOKE, subject=C17_repaired).sentence()
     assert "A known fault that differs on its models would have been refuted, had it governed every token." in passed
+    blind = certify("x", SMOKE, subject=subjects.tiny("right")).sentence()
+    assert "that needs no draft laws and differs" in blind
+    assert "The others were not bet on: give draft_log_probs." in blind

@@ -31,6 +31,7 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
         (["certify", "subjects_for_tests:good", "--budget", "lavish"], 64, "no budget is called 'lavish'"),
         (["certify", "subjects_for_tests:good", "--alpha", "2"], 64, "alpha"),
         (["certify", "subjects_for_tests:good", "--timeout", "0"], 64, "timeout"),
+        (["certify", "subjects_for_tests:good", "--max-tokens", "0"], 64, "most tokens must lie between 1 and 10^12"),
         (["certify", "subjects_for_tests:good", "--resume", "nowhere"], 64, "no run to resume"),
         (["certify", "subjects_for_tests:good", "--only", "zebra"], 64, "no test is called"),
         (["certify", "no_such_module"], 3, "cannot import no_such_module"),
@@ -46,6 +47,19 @@ def test_wrong_calls_say_in_one_line_what_was_wrong(arguments, code, said, capsy
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
+
+
+def test_max_tokens_bounds_what_is_sampled_and_says_what_would_do(capsys):
+    """A run that may sample too little is inconclusive, stands so in the certificate, and resumes under the same bound only."""
+    some = ["certify", "subjects_for_tests:good", "--budget", "smoke", "--only", "every known fault"]
+    assert main([*some, "--max-tokens", "800", "--out", "run"]) == 2
+    assert "(the budget of 800 is spent)" in capsys.readouterr().err
+    data = json.loads(Path("run/certificate.json").read_text())
+    assert data["settings"]["max_tokens"] == 800
+    (evidence,) = data["evidence"]
+    assert evidence["measurements"][0]["tokens"] == 800
+    assert main([*some, "--resume", "run"]) == 64
+    assert "max_tokens was 800" in capsys.readouterr().err
 
 
 def test_certify_exits_0_when_certified_and_recheck_agrees(capsys):

@@ -80,6 +80,7 @@ def test_checks_that_do_not_apply_skip_with_the_reason(suite):
     [
         (["--specverify-subject", "no_such_module"], "cannot import no_such_module"),
         (["--specverify-subject", "subjects_for_tests:good", "--specverify-alpha", "3"], "alpha"),
+        (["--specverify-subject", "subjects_for_tests:good", "--specverify-max-tokens", "0"], "most tokens"),
     ],
 )
 def test_a_subject_that_cannot_be_loaded_is_a_usage_error(suite, arguments, said):

@@ -10,10 +10,11 @@ import pytest
 
 from specverify.checks.pair_tokens import wealth
 from specverify.checks.sampling import Sample
+from specverify.evidence.counted import Counted
 from specverify.evidence.measurements import WealthMeasurement, from_json
 from specverify.evidence.pointwise import FAULT_LAWS, At, Rows
 from specverify.evidence.watch import TableWatch
-from specverify.evidence.wealth import Counted, calls_of, measured
+from specverify.evidence.wealth import calls_of, measured
 from specverify.laws import Array, Pair
 from specverify.pairs import named_pair, random_model
 
