@@ -170,3 +170,26 @@ def test_rounding_and_algorithm_are_two_questions(mixed: float, tolerance: float
     again = from_json(json.loads(json.dumps(one.to_json())))
     assert again.judge(1e-8) == judged
     assert replace(one, logit_tolerance=tolerance / 2).judge(1e-8).verdict == "error"
+
+
+def test_numbers_that_cannot_be_are_errors() -> None:
+    """More tokens than were counted, which would make a pass of too few; a share of the tokens that nobody bets at."""
+    one = replace(stream(P, 2_000), until=0.3)
+    assert one.judge(1e-8).verdict == "inconclusive"
+    for changed in (replace(one, tokens=10**9), replace(one, until=0.25)):
+        judged = changed.judge(1e-8)
+        assert judged.verdict == "error"
+        assert "does not follow from the counts" in judged.reason
+
+
+def test_no_bound_is_given_with_a_tolerance() -> None:
+    """It would hold for the target's own logits only."""
+    plain, tolerant = TableWatch(P, Q), TableWatch(P, Q, logit_tolerance=0.01)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        contexts = rng.integers(0, 2, (50, 10))
+        tokens = np.minimum((P.cumsum(1)[contexts] <= rng.random((50, 10, 1))).sum(-1), 3)
+        for watch in (plain, tolerant):
+            watch.add(contexts, tokens)
+    assert "contamination" in measured("x", plain).judge(1e-6).numbers
+    assert "contamination" not in measured("x", tolerant).judge(1e-6).numbers
