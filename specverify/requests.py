@@ -103,19 +103,3 @@ def wrong_length(tokens: Row, request: Request, eos_id: int | None) -> str:
     if len(said) < request.max_new_tokens and (eos_id is None or said[-1:] != (eos_id,)):
         return f"too few tokens: {len(said)} without an eos, asked for {request.max_new_tokens}"
     return ""
-
-
-def normalise_served(
-    raw: Any, requests: Sequence[Request], vocab_size: int, eos_id: int | None, name: str = "the subject"
-) -> list[Row]:
-    """Read what ``serve`` returned for requests: one row per request, up to and including its first eos.
-
-    Understood: one list, tuple, tensor or array of ids per request, or all of them as (B, N); -1 at the end of a row and
-    whatever repeats an eos is padding. Errors: SubjectError as :func:`read_served`, and for a row with too many tokens, or
-    too few without an eos.
-    """
-    rows = read_served(raw, requests, vocab_size, name)
-    for number, (row, request) in enumerate(zip(rows, requests, strict=True)):
-        if wrong := wrong_length(row, request, eos_id):
-            raise SubjectError(f"{name}.serve, row {number}: {wrong}; return the new tokens only, ended early by an eos alone")
-    return [until_end(row, eos_id) for row in rows]

@@ -29,7 +29,7 @@ from specverify.outputs import (
     normalise_emitted,
     normalise_generated,
 )
-from specverify.requests import Request, Serving, normalise_served
+from specverify.requests import Request, Serving
 
 if TYPE_CHECKING:
     from specverify.trees import TreeVerifier
@@ -55,7 +55,6 @@ __all__ = [
     "naming_inputs",
     "normalise_emitted",
     "normalise_generated",
-    "normalise_served",
     "step",
     "verifier",
 ]
