@@ -6,17 +6,35 @@ protocols, so one decoder runs on either, and a mistake in rolling back shows on
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 
+@dataclass(frozen=True)
+class Branches:
+    """Tokens that form a tree instead of following each other, read after ``m`` tokens of the same tree.
+
+    depths (m + n,): how many tokens below the first of the tree each one stands; visible (n, m + n), bool: which of them
+    each of the n new tokens follows, itself among them. All rows have the same tree.
+    """
+
+    depths: Tensor
+    visible: Tensor
+
+    @property
+    def earlier(self) -> int:
+        """m, how many tokens of the tree the cache holds already."""
+        return self.visible.shape[1] - self.visible.shape[0]
+
+
 class Cache:
     """What a model remembers of every row: its first ``lengths[b]`` entries; rows may have different lengths.
 
     Entries past a row's length are leftovers. They are never read: a token sees the positions up to its own, and those
-    are all written before it is.
+    are all written before it is. Storage is allocated once; rows that leave make room at its end.
     """
 
     def __init__(self, capacity: int, rows: int) -> None:
@@ -42,6 +60,31 @@ class Cache:
         self.lengths = self.lengths + (n if counts is None else counts)
         return positions, span
 
+    def keep_path(self, base: Tensor, path: Tensor, counts: Tensor) -> None:
+        """Keep of the tokens after the first ``base`` (B,) those of a path: row b keeps the ones numbered
+        ``path[b, :counts[b]]``, path (B, D) ascending, moved together; the rest is taken back.
+        """
+        if path.shape[1] > 0:
+            start = self.first_slots + base[:, None]
+            self._move(start + path, start + torch.arange(path.shape[1]))
+        self.rollback(base + counts)
+
+    def keep_rows(self, kept: Tensor) -> None:
+        """Let all rows but ``kept`` (R,), ascending, leave; row i is then what row kept[i] was."""
+        moved = kept != torch.arange(len(kept))
+        if moved.any():
+            self._move_rows(kept[moved], moved.nonzero()[:, 0])
+        self.lengths = self.lengths[kept]
+        self.first_slots = self.first_slots[: len(kept)]
+
+    def _move(self, source: Tensor, target: Tensor) -> None:
+        """Copy the entries at slots ``source`` (B, D) of flattened storage to ``target`` (B, D), read before written."""
+        raise NotImplementedError
+
+    def _move_rows(self, source: Tensor, target: Tensor) -> None:
+        """Copy whole rows ``source`` (n,) to ``target`` (n,), read before written."""
+        raise NotImplementedError
+
 
 CacheT = TypeVar("CacheT", bound=Cache)
 
@@ -58,10 +101,27 @@ class CachedModel(Protocol[CacheT]):
         """Return an empty cache for ``rows`` rows of at most ``capacity`` tokens each."""
         ...
 
-    def extend(self, tokens: Tensor, cache: CacheT, counts: Tensor | None = None) -> Tensor:
+    def extend(self, tokens: Tensor, cache: CacheT, counts: Tensor | None = None, branches: Branches | None = None) -> Tensor:
         """Consume tokens (B, n) after what the cache holds, and return logits (B, n, V).
 
         Row b consumes its first ``counts[b]`` tokens, all n without counts; its later tokens are padding, and their
-        logits mean nothing. Errors: ValueError when a row would outgrow the capacity.
+        logits mean nothing. With ``branches`` the tokens form a tree, and each follows its own path. Errors: ValueError
+        when a row would outgrow the capacity.
         """
+        ...
+
+
+class FeaturedModel(CachedModel[CacheT], Protocol[CacheT]):
+    """A cached model that shows the states its head reads, for networks that draft from them."""
+
+    def hidden(self, tokens: Tensor, cache: CacheT, counts: Tensor | None = None, branches: Branches | None = None) -> Tensor:
+        """Consume tokens as :meth:`extend` does, and return hidden states (B, n, E)."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits (B, n, V) for hidden states (B, n, E)."""
+        ...
+
+    def no_hidden(self, rows: int, n: int, capacity: int) -> Tensor:
+        """Return states (rows, n, E) that stand for no token read; capacity is that of the cache in use."""
         ...

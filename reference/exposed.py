@@ -1,178 +1,102 @@
-"""How the reference decoder is plugged in: with its own models, over models handed in, and in parts."""
+"""How the reference decoder is plugged in: with its own models, over models handed in, by families, and in parts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from reference import decoder
-from reference.decoder import Model
-from reference.noise import BatchNoise, Noise, RowNoise
-from reference.processors import Processors, RowProcessors
+from reference.adaptive import TYPICAL, measured_costs
+from reference.engine import ReferenceDecoder
+from reference.families import FAMILIES, family_named
+from reference.noise import BatchNoise
+from reference.processors import Processors
 from reference.rules import coupled_races, rule_named
-from reference.rules.trees import tree_rule_named
+from reference.rules.trees import TREE_RULES, tree_rule_named
 from reference.tables import CachedTable
 from specverify import subjects
-from specverify.subjects import Decoder, Emitted, Facts, Generated, Request, Step, Verifier
+from specverify.subjects import Decoder, Emitted, Facts, Step, Verifier
 from specverify.trees import Children, Tree, TreeShape, TreeVerifier
 
-
-class ReferenceDecoder:
-    """Speculative decoding with a main model and a draft; satisfies :class:`specverify.subjects.DecoderLike`.
-
-    k drafts per round; processors apply to both models alike; rule is a name in :data:`reference.rules.RULES`.
-    Errors: ValueError for an unknown rule, k < 1, or the greedy rule at a temperature that is not 0.
-    """
-
-    def __init__(
-        self,
-        main: Model,
-        draft: Model,
-        k: int,
-        *,
-        eos_id: int | None = None,
-        rule: str = "token_rejection",
-        processors: Processors | None = None,
-        prompts: Tensor | None = None,
-        timing: subjects.Timeable | None = None,
-    ) -> None:
-        self.main, self.draft, self.k, self.eos_id = main, draft, k, eos_id
-        self.processors = processors or Processors()
-        self.rule = rule_named(rule)
-        self.vocab_size = main.vocab_size
-        if k < 1:
-            raise ValueError(f"k is {k}; a round drafts at least one token")
-        self.greedy_only = rule == "greedy"
-        self._processors_at(self.processors.temperature)
-        if prompts is not None:
-            self.prompts = prompts
-        if timing is not None:
-            self.timing = timing
-
-    def generate(
-        self,
-        prompts: Tensor,
-        max_new_tokens: int,
-        seed: int | None = None,
-        *,
-        seeds: Sequence[int] | None = None,
-        lengths: Tensor | None = None,
-    ) -> Generated:
-        """Generate new tokens (B, N) for prompts (B, T), of which row b has ``lengths[b]`` tokens (default: all T).
-
-        ``seed`` starts one generator for the whole batch, whose draws (B, K) are made at once: fast, and a row then
-        depends on how many rows there are. ``seeds``, one per row, give each row a generator of its own: a row's tokens
-        depend on its prompt and seed alone. With neither, torch's global stream is used.
-        """
-        noise: Noise = RowNoise(seeds) if seeds is not None else BatchNoise(_seeded(seed))
-        return decoder.generate(
-            self.main,
-            self.draft,
-            prompts,
-            max_new_tokens,
-            k=self.k,
-            process=self.processors,
-            rule=self.rule,
-            noise=noise,
-            lengths=lengths,
-            eos_id=self.eos_id,
-        )
-
-    def serve(self, requests: Sequence[Request]) -> list[list[int]]:
-        """Serve requests side by side, of any prompt lengths, numbers of tokens, seeds and temperatures.
-
-        Prompts are padded on the right, where no token sees the padding. Rows without a seed draw from torch's global
-        stream. All rows run until the longest is done, and are cut: a row's draws do not depend on how many tokens are
-        asked for. Errors: ValueError for no requests, or a temperature that the rule is not lossless at.
-        """
-        if not requests:
-            raise ValueError("there are no requests to serve; give at least one")
-        own = self.processors.temperature
-        rows = RowProcessors([self._processors_at(own if r.temperature is None else r.temperature) for r in requests])
-        longest = max(r.max_new_tokens for r in requests)
-        generated = decoder.generate(
-            self.main,
-            self.draft,
-            pad_sequence([torch.tensor(r.prompt) for r in requests], batch_first=True),
-            longest,
-            k=self.k,
-            process=rows,
-            rule=self.rule,
-            noise=RowNoise([r.seed for r in requests]),
-            lengths=torch.tensor([len(r.prompt) for r in requests]),
-            eos_id=self.eos_id,
-        )
-        return [row[: r.max_new_tokens].tolist() for row, r in zip(generated.tokens, requests, strict=True)]
-
-    def target_log_probs(self, ids: Tensor) -> Tensor:
-        """Return log-laws (B, T, V) of the main model after the processors: row t follows ``ids[:, : t + 1]``."""
-        return self._log_probs(self.main, ids, self.processors)
-
-    def target_log_probs_at(self, ids: Tensor, temperature: float) -> Tensor:
-        """Return the same log-laws (B, T, V) with another temperature in place of the decoder's own."""
-        return self._log_probs(self.main, ids, replace(self.processors, temperature=temperature))
-
-    def draft_log_probs(self, ids: Tensor) -> Tensor:
-        """Return log-laws (B, T, V) of the draft after the processors: row t follows ``ids[:, : t + 1]``."""
-        return self._log_probs(self.draft, ids, self.processors)
-
-    def _processors_at(self, temperature: float) -> Processors:
-        if self.greedy_only and temperature != 0:
-            raise ValueError("the greedy rule is lossless at temperature 0 only; set temperature=0 or take token_rejection")
-        return replace(self.processors, temperature=temperature)
-
-    def _log_probs(self, model: Model, ids: Tensor, processors: Processors) -> Tensor:
-        with torch.inference_mode():
-            laws = processors(model.extend(ids, model.start(ids.shape[1], len(ids)))).log()
-        return laws.clone()
+__all__ = ["ReferenceDecoder", "build", "family_subject", "open_trained", "step_over", "subject"]
 
 
 def open_trained(
-    k: int = 4,
+    k: int | Literal["adaptive"] = 4,
     *,
     draft: str = "aligned",
     rule: str = "token_rejection",
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float = 1.0,
+    repetition_penalty: float = 1.0,
 ) -> ReferenceDecoder:
-    """Return the decoder with its trained models, its "aligned" or its "mismatched" draft. Errors: WeightsError without
-    weights.
+    """Return the decoder with its trained models and a draft of :data:`reference.families.FAMILIES`.
+
+    With k "adaptive" the costs of a round are measured now, and K follows what is accepted. Errors: WeightsError without
+    weights, ValueError for an unknown draft, or a rule that does not fit it.
     """
     from reference.speed import Timing
     from reference.text import EOS_ID, prompts
     from reference.weights import trained
 
+    _fitting(draft, rule)
+    main, drafter = trained("main"), family_named(draft).trained()
     return ReferenceDecoder(
-        trained("main"),
-        trained(draft),
-        k,
+        main,
+        drafter,
+        measured_costs(main, drafter, prompts(1, 48), rule=rule_named(rule)) if k == "adaptive" else k,
         eos_id=EOS_ID,
         rule=rule,
-        processors=Processors(temperature, top_k, top_p),
+        processors=Processors(temperature, top_k, top_p, repetition_penalty),
         prompts=prompts(8, 16),
         timing=Timing(),
     )
 
 
+def _fitting(family: str, rule: str) -> None:
+    if rule not in (known := (*family_named(family).rules, "greedy", "typical_acceptance")):
+        raise ValueError(f"the drafts of {family} are not judged by {rule!r}; take one of {', '.join(known)}")
+
+
 def build(
-    target: subjects.Model, draft: subjects.Model, k: int, eos_id: int | None = None, rule: str = "token_rejection"
+    target: subjects.Model,
+    draft: subjects.Model,
+    k: int,
+    eos_id: int | None = None,
+    rule: str = "token_rejection",
+    family: str = "aligned",
+    adaptive: bool = False,
 ) -> ReferenceDecoder:
-    """Return the same decoder over table models handed in, which answer ids (B, T) with logits (B, T, V)."""
+    """Return the same decoder over table models handed in, which answer ids (B, T) with logits (B, T, V).
+
+    family: whose way of drafting, the draft's table in the place of its networks. adaptive: K from 0 to k follows what is
+    accepted, at the typical costs of a round.
+    """
     V = target.vocab_size
-    return ReferenceDecoder(CachedTable(target, V), CachedTable(draft, V), k, eos_id=eos_id, rule=rule)
+    drafter = family_named(family).over_tables(draft, V, k)
+    costs = replace(TYPICAL, verify=TYPICAL.verify[: k + 1])
+    return ReferenceDecoder(CachedTable(target, V), drafter, costs if adaptive else k, eos_id=eos_id, rule=rule)
 
 
-def step_over(target: subjects.Model, draft: subjects.Model, prefix: Tensor, k: int, rule: str = "token_rejection") -> Emitted:
+def step_over(
+    target: subjects.Model,
+    draft: subjects.Model,
+    prefix: Tensor,
+    k: int,
+    rule: str = "token_rejection",
+    family: str = "aligned",
+) -> Emitted:
     """Run one round of K drafts after prefix (B, T), with torch's global stream."""
-    main, drafting = CachedTable(target, target.vocab_size), CachedTable(draft, draft.vocab_size)
-    state = decoder.start(main, drafting, prefix, torch.full((len(prefix),), prefix.shape[1]), k + 1)
-    return decoder.speculative_step(main, drafting, state, k, Processors(), rule_named(rule), BatchNoise())
+    main, drafter = CachedTable(target, target.vocab_size), family_named(family).over_tables(draft, target.vocab_size, k)
+    state = decoder.start(main, drafter, prefix, torch.full((len(prefix),), prefix.shape[1]), k + 1)
+    judge = tree_rule_named(rule) if rule in TREE_RULES else rule_named(rule)
+    return decoder.speculative_step(main, state, k, Processors(), judge, BatchNoise())
 
 
 def _verify_with(rule: str) -> Callable[[Tensor, Tensor, Tensor], Emitted]:
@@ -206,15 +130,40 @@ def _races_of(k: int) -> Callable[[subjects.Model, subjects.Model, Tensor], Emit
     return step
 
 
-def _step_of(k: int) -> Callable[[subjects.Model, subjects.Model, Tensor], Emitted]:
+def _step_of(
+    k: int, rule: str = "token_rejection", family: str = "aligned"
+) -> Callable[[subjects.Model, subjects.Model, Tensor], Emitted]:
     def step(target: subjects.Model, draft: subjects.Model, prefix: Tensor) -> Emitted:
-        return step_over(target, draft, prefix, k)
+        return step_over(target, draft, prefix, k, rule, family)
 
     return step
 
 
-def _seeded(seed: int | None) -> torch.Generator | None:
-    return None if seed is None else torch.Generator().manual_seed(seed)
+def family_step(family: str, k: int, rule: str | None = None) -> Step:
+    """Return one round of a family with K drafts as a step over table models; rule: its first one by default."""
+    of = FAMILIES[family]
+    facts = Facts(rule=rule or of.rules[0], drafts=of.drafts, drafts_as_given=of.as_given)
+    return Step(f"reference.{family}.k{k}", _step_of(k, rule or of.rules[0], family), k, facts)
+
+
+def family_subject(family: str, rule: str | None = None, *, k: int | Literal["adaptive"] = 4) -> Decoder:
+    """Return a family's decoder as a subject: with the trained models, over tables, and its round as a step.
+
+    Errors: ValueError for an unknown family, or a rule that does not fit it.
+    """
+    of = family_named(family)
+    chosen = rule or of.rules[0]
+    _fitting(family, chosen)
+    lossy = chosen == "typical_acceptance"
+    name = f"reference.{family}" + (f".{rule}" if rule else "") + (".adaptive" if k == "adaptive" else "")
+    return Decoder(
+        name,
+        open=partial(open_trained, k, draft=family, rule=chosen),
+        build=partial(build, rule=chosen, family=family, adaptive=k == "adaptive"),
+        facts=Facts(rule=chosen, batch_invariant=False, drafts=of.drafts, drafts_as_given=of.as_given, lossy=lossy),
+        serves=True,
+        parts=(family_step(family, 2, chosen), family_step(family, 3, chosen)),
+    )
 
 
 tree_verifiers = (
@@ -250,5 +199,16 @@ subject = Decoder(
         *(Step(f"reference.step.k{k}", _step_of(k), k, Facts(rule="token_rejection")) for k in (1, 2, 3, 4)),
         *tree_verifiers,
         Step("reference.coupled_races.k2", _races_of(2), 2, Facts(rule="coupled_races")),
+        *(family_step(name, 2) for name in FAMILIES if name not in ("aligned", "mismatched")),
     ),
 )
+
+medusa = family_subject("medusa")
+medusa_tree = family_subject("medusa_tree")
+medusa_sampled_tree = family_subject("medusa_sampled_tree")
+prompt_lookup = family_subject("prompt_lookup", "one_hot_draft")
+early_exit = family_subject("early_exit")
+feature_layer = family_subject("feature_layer")
+adaptive = family_subject("aligned", k="adaptive")
+typical_acceptance = family_subject("medusa", "typical_acceptance")
+"""Lossy by design, and expected to be refuted."""

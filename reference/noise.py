@@ -22,6 +22,10 @@ class BatchNoise:
         """Draw one token (B,) per row from laws (B, V); tokens of rows that are not ``live`` (B,) mean nothing."""
         return torch.multinomial(probabilities, 1, generator=self.generator)[:, 0]
 
+    def keep_rows(self, kept: Tensor) -> BatchNoise:  # noqa: ARG002
+        """Return the noise of the rows ``kept`` (R,): the same stream."""
+        return self
+
 
 class RowNoise:
     """One stream per row, so that a row's tokens depend on its own seed alone, whatever else is in the batch.
@@ -32,6 +36,12 @@ class RowNoise:
 
     def __init__(self, seeds: Sequence[int | None]) -> None:
         self.generators = [None if seed is None else torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def keep_rows(self, kept: Tensor) -> RowNoise:
+        """Return the noise of the rows ``kept`` (R,): their own streams, where they are now."""
+        noise = RowNoise([])
+        noise.generators = [self.generators[b] for b in kept.tolist()]
+        return noise
 
     def uniforms(self, rows: int, n: int, dtype: torch.dtype) -> Tensor:
         """Draw independent uniforms (rows, n) on [0, 1). Errors: ValueError unless there is one seed per row."""

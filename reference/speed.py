@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from reference.decoder import Model, Process, autoregressive, generate
+from reference.decoder import autoregressive, generate
+from reference.drafting import Model, Process
 from reference.noise import BatchNoise
 from reference.processors import Processors
 from reference.rules import Rule, rule_named

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from reference.caching import Cache
+from reference.caching import Branches, Cache
 
 Logits = Callable[[Tensor], Tensor]
 
@@ -24,25 +25,109 @@ class IdsCache(Cache):
         super().__init__(capacity, rows)
         self.ids = torch.zeros(rows, capacity, dtype=torch.int64)
 
+    def _move(self, source: Tensor, target: Tensor) -> None:
+        flat = self.ids.view(-1)
+        flat[target.reshape(-1)] = flat[source.reshape(-1)]
+
+    def _move_rows(self, source: Tensor, target: Tensor) -> None:
+        self.ids[target] = self.ids[source]
+
+    def keep_rows(self, kept: Tensor) -> None:
+        """Let all rows but ``kept`` (R,) leave."""
+        super().keep_rows(kept)
+        self.ids = self.ids[: len(kept)]
+
 
 class CachedTable:
-    """A table model as a :class:`reference.caching.CachedModel`; logits keep the table's precision."""
+    """A table model as a :class:`reference.caching.FeaturedModel`; logits keep the table's precision.
+
+    Its hidden state (C,) after a token is the text up to it, filled up with -1 to the capacity C of the cache.
+    """
 
     def __init__(self, logits: Logits, vocab_size: int) -> None:
-        self.logits = logits
+        self.table = logits
         self.vocab_size = vocab_size
 
     def start(self, capacity: int, rows: int) -> IdsCache:
         """Return an empty cache for ``rows`` rows of at most ``capacity`` tokens each."""
         return IdsCache(capacity, rows)
 
-    def extend(self, tokens: Tensor, cache: IdsCache, counts: Tensor | None = None) -> Tensor:
+    def extend(self, tokens: Tensor, cache: IdsCache, counts: Tensor | None = None, branches: Branches | None = None) -> Tensor:
         """Return logits (B, n, V) for tokens (B, n) that follow what the cache holds, see
         :class:`reference.caching.CachedModel`.
         """
+        if branches is not None:
+            return self.logits(self.hidden(tokens, cache, counts, branches))
         positions, span = cache.claim(tokens.shape[1], counts)  # (B, n)
         cache.ids.scatter_(1, positions, tokens)
-        return self.logits(cache.ids[:, :span])[torch.arange(len(tokens))[:, None], positions]
+        return self.table(cache.ids[:, :span])[torch.arange(len(tokens))[:, None], positions]
+
+    def hidden(self, tokens: Tensor, cache: IdsCache, counts: Tensor | None = None, branches: Branches | None = None) -> Tensor:
+        """Consume tokens (B, n) and return the text up to each, (B, n, C)."""
+        base = cache.lengths
+        positions, _ = cache.claim(tokens.shape[1], counts)
+        cache.ids.scatter_(1, positions, tokens)
+        if branches is None:
+            upto = torch.arange(cache.capacity) <= positions[..., None]
+            return torch.where(upto, cache.ids[:, None], -1)
+        base, n = base - branches.earlier, len(branches.visible)
+        texts = torch.where(torch.arange(cache.capacity) < base[:, None], cache.ids, -1)[:, None].repeat(1, n, 1)
+        for i, own in enumerate(branches.visible):
+            for j in own.nonzero()[:, 0].tolist():  # the tree's first token stands at the base, whatever its slot
+                place = base + branches.depths[j]
+                texts[torch.arange(len(base)), i, place] = cache.ids.gather(1, base[:, None] + j)[:, 0]
+        return texts
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits (..., V) after texts (..., C) filled up with -1."""
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        lengths = (flat >= 0).sum(1)
+        found = self.table(flat[:, : int(lengths.max())].clamp(min=0))
+        return found[torch.arange(len(flat)), lengths - 1].reshape(*hidden.shape[:-1], -1)
+
+    def no_hidden(self, rows: int, n: int, capacity: int) -> Tensor:
+        """Return the texts (rows, n, capacity) without a token."""
+        return torch.full((rows, n, capacity), -1)
+
+
+class TableHeads:
+    """A table in the place of Medusa heads: head j, from 0, has the table's law after the text and j + 1 tokens 0."""
+
+    def __init__(self, logits: Logits, count: int) -> None:
+        self.table, self.count = logits, count
+
+    def __call__(self, hidden: Tensor, k: int) -> Tensor:
+        """Return logits (B, K, V) of the first k heads for texts (B, C) filled up with -1.
+
+        Errors: ValueError for more heads than there are.
+        """
+        if not 1 <= k <= self.count:
+            raise ValueError(f"there are {self.count} heads, and {k} are asked for; choose 1 to {self.count}")
+        lengths = (hidden >= 0).sum(1, keepdim=True)  # (B, 1)
+        ids = functional.pad(hidden.clamp(min=0), (0, k))
+        return self.table(ids)[torch.arange(len(ids))[:, None], lengths + torch.arange(k)]
+
+
+class TableLayer:
+    """A table in the place of the layer on the main model's states: its law after the tokens that its cache holds."""
+
+    def __init__(self, logits: Logits, vocab_size: int) -> None:
+        self.inner = CachedTable(logits, vocab_size)
+
+    def start(self, capacity: int, rows: int) -> IdsCache:
+        """Return an empty cache for ``rows`` rows of at most ``capacity`` tokens each."""
+        return self.inner.start(capacity, rows)
+
+    def extend(
+        self,
+        tokens: Tensor,
+        features: Tensor,  # noqa: ARG002
+        cache: IdsCache,
+        counts: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return states (B, n, C) and logits (B, n, V) for tokens (B, n), see :class:`reference.heads.FeatureLayer`."""
+        states = self.inner.hidden(tokens, cache, counts)
+        return states, self.inner.logits(states)
 
 
 class HashedTable:

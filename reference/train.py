@@ -1,9 +1,9 @@
 """How the weights were made, and how training again gives the same ones.
 
-``python -m reference.train`` trains the three models one after the other on one thread and writes weights and model
-card; ``python -m reference.train --measure`` only measures the acceptances of the weights there are and rewrites the
-card. Everything random follows from the seed; the bits of the result also depend on the thread count and on the build
-of torch.
+``python -m reference.train`` trains the three models one after the other on one thread, then the networks that draft from
+the states of main, and writes weights and model card; ``python -m reference.train --measure`` only measures the
+acceptances of the weights there are and rewrites the card. Everything random follows from the seed; the bits of the result
+also depend on the thread count and on the build of torch.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import argparse
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import trange
 
 from reference import weights
+from reference.heads import MedusaHeads
 from reference.model import Shape, Transformer
 from reference.text import as_stream, codec_source, documentation
+from reference.train_heads import HEAD_RECIPES, overlaps_of, read_along, top1_of_heads, train_head
 
 Loss = Callable[[Transformer, Tensor, Tensor, float], Tensor]
 
@@ -126,19 +128,45 @@ def train_one(name: str, folder: Path, seed: int) -> None:
     loss = distillation_loss(laws_along(weights.load("main", folder), docs)) if name == "aligned" else next_token_loss
     model = fit(weights.SHAPES[name], train, RECIPES[name], seed + list(RECIPES).index(name), loss, name)
     numbers = {
-        "seed": str(seed),
-        "steps": str(RECIPES[name].steps),
         "characters": str(len(train)),
-        "parameters": str(sum(p.numel() for p in model.parameters())),
         "loss_train": f"{mean_loss(model, train):.4f}",
         "loss_held_out": f"{mean_loss(model, held_out):.4f}",
         "loss_documentation": f"{mean_loss(model, docs_held_out):.4f}",
+    }
+    weights.save(model, name, numbers | _circumstances(model, RECIPES[name].steps, seed, began), folder)
+
+
+def train_heads(names: Sequence[str], folder: Path, seed: int) -> None:
+    """Train networks that draft from the states of main, which must be in ``folder``, and save them with what they foresee
+    of held-out text.
+    """
+    main = weights.load("main", folder)
+    along, held_out = (read_along(main, as_stream(documents), weights.EARLY_LAYERS) for documents in documentation())
+    for name in names:
+        began = time.perf_counter()
+        own = seed + len(RECIPES) + weights.HEADS.index(name)
+        torch.manual_seed(own)
+        net = train_head(name, main, weights.new_head(name), along, own)
+        numbers = {"overlaps": _listed(overlaps_of(net, held_out))}
+        if isinstance(net, MedusaHeads):
+            numbers["top1"] = _listed(top1_of_heads(net, held_out))
+        weights.save(net, name, numbers | _circumstances(net, HEAD_RECIPES[name].steps, seed, began), folder)
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return " ".join(f"{x:.3f}" for x in numbers)
+
+
+def _circumstances(model: nn.Module, steps: int, seed: int, began: float) -> dict[str, str]:
+    return {
+        "seed": str(seed),
+        "steps": str(steps),
+        "parameters": str(sum(p.numel() for p in model.parameters())),
         "seconds": f"{time.perf_counter() - began:.0f}",
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    weights.save(model, name, numbers, folder)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -146,13 +174,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m reference.train", description="Train the reference models.")
     parser.add_argument("--out", type=Path, default=weights.FOLDER, help="folder for weights and card")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=list(RECIPES), help="train this model alone; aligned needs main")
+    parser.add_argument("--only", choices=[*RECIPES, *weights.HEADS], help="train this one alone; all but mismatched need main")
     parser.add_argument("--measure", action="store_true", help="only measure acceptances and rewrite the card")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if not options.measure:
-        for name in [options.only] if options.only else RECIPES:
+        chosen = [options.only] if options.only else [*RECIPES, *weights.HEADS]
+        for name in (n for n in chosen if n in RECIPES):
             train_one(name, options.out, options.seed)
+        if heads := [n for n in chosen if n in weights.HEADS]:
+            train_heads(heads, options.out, options.seed)
     from reference.card import write_card
 
     sys.stdout.write(write_card(options.out))

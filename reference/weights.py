@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch import nn
 
+from reference.heads import ExitHead, FeatureLayer, MedusaHeads
 from reference.model import Shape, Transformer
 from reference.text import VOCAB_SIZE
 
@@ -19,11 +22,30 @@ SHAPES = {
 }
 
 
+MEDUSA_HEADS = 8
+EARLY_LAYERS = 2
+"""How many of the main model's layers the early exit runs through."""
+HEADS = ("medusa", "early_exit", "feature_layer")
+"""Networks that draft from the main model's states."""
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
 class WeightsError(RuntimeError):
     """Weights are missing or do not fit the model; the message says which and what to do."""
 
 
-def save(model: Transformer, name: str, numbers: dict[str, str], folder: Path = FOLDER) -> None:
+def new_head(name: str) -> nn.Module:
+    """Return the untrained network called ``name``, one of HEADS, as wide as the main model."""
+    shape = SHAPES["main"]
+    if name == "medusa":
+        return MedusaHeads(shape.width, shape.vocab_size, MEDUSA_HEADS)
+    if name == "early_exit":
+        return ExitHead(shape.width, shape.vocab_size)
+    return FeatureLayer(Shape(shape.vocab_size, 1, shape.width, shape.heads))
+
+
+def save(model: nn.Module, name: str, numbers: dict[str, str], folder: Path = FOLDER) -> None:
     """Write a model's weights to ``folder/name.safetensors``, with ``numbers`` about its training."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {key: value.detach().contiguous() for key, value in model.state_dict().items()}
@@ -36,10 +58,18 @@ def load(name: str, folder: Path = FOLDER, shape: Shape | None = None) -> Transf
     Errors: WeightsError when there is no such file or a tensor has another shape than ``shape`` (default: SHAPES[name])
     needs.
     """
+    return _filled(Transformer(shape or SHAPES[name]), name, folder)
+
+
+def load_head(name: str, folder: Path = FOLDER) -> nn.Module:
+    """Load the network called ``name``, one of HEADS; errors as for :func:`load`."""
+    return _filled(new_head(name), name, folder)
+
+
+def _filled(model: Net, name: str, folder: Path) -> Net:
     path = folder / f"{name}.safetensors"
     if not path.exists():
         raise WeightsError(f"there are no weights for {name!r} at {path}; train them with: python -m reference.train")
-    model = Transformer(shape or SHAPES[name])
     given, wanted = load_file(path), model.state_dict()
     for key in sorted(given.keys() | wanted.keys()):
         have, need = (tuple(t[key].shape) if key in t else "absent" for t in (given, wanted))
@@ -55,6 +85,30 @@ def load(name: str, folder: Path = FOLDER, shape: Shape | None = None) -> Transf
 def trained(name: str) -> Transformer:
     """Do as :func:`load` with the committed weights, read once per process."""
     return load(name)
+
+
+@cache
+def trained_heads() -> MedusaHeads:
+    """Return the committed Medusa heads, read once per process."""
+    found = load_head("medusa")
+    assert isinstance(found, MedusaHeads)
+    return found
+
+
+@cache
+def trained_exit() -> ExitHead:
+    """Return the committed head of the early exit, read once per process."""
+    found = load_head("early_exit")
+    assert isinstance(found, ExitHead)
+    return found
+
+
+@cache
+def trained_layer() -> FeatureLayer:
+    """Return the committed layer on the main model's states, read once per process."""
+    found = load_head("feature_layer")
+    assert isinstance(found, FeatureLayer)
+    return found
 
 
 def training_numbers(name: str, folder: Path = FOLDER) -> dict[str, str]:

@@ -72,7 +72,9 @@ class Facts:
     gets the same tokens, to the last one, whatever else is in its batch. lossy: the rule changes the law by
     design; it is then expected to be refuted. logit_tolerance: how far its logits may lie from those of target_log_probs by
     rounding, for an engine in half precision against a float32 reference; sampled tokens then refute only what lies outside.
-    drafts: most tokens that a decoder drafts for one position; the bounds on accepted counts hold for one.
+    drafts: most tokens that a decoder drafts for one position; the bounds on accepted counts hold for one. drafts_as_given:
+    its drafts are drawn from the laws of the draft it is handed (or that its draft_log_probs tells); False for n-grams, heads
+    on hidden states and other drafts of its own, for which the bounds on accepted counts then say nothing.
     """
 
     rule: str | None = None
@@ -84,6 +86,7 @@ class Facts:
     lossy: bool = False
     logit_tolerance: float = 0.0
     drafts: int = 1
+    drafts_as_given: bool = True
 
     def __post_init__(self) -> None:
         if self.drafts < 1:

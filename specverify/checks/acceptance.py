@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specverify.checks.accepted_counts import SEVERAL, accepted_on_tables, consistency
+from specverify.checks.accepted_counts import accepted_on_tables, consistency, without_bounds
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.own_tokens import decoder_prompts
 from specverify.checks.sampling import Sample, sample_decoder
@@ -49,6 +49,8 @@ def plan(part: Part, settings: Settings) -> list[Planned] | Skipped:
             return Skipped(NAME, part.name, "there are too many trees of drafts to walk exactly")
         return [Planned(NAME, part.name, "exact", False, {"sizes": trees})]
     sizes = [(3, part.k)] if isinstance(part, Step) else [(3, 1), (3, 2), (4, 3)]
+    if isinstance(part, Step) and without_bounds(part):
+        return Skipped(NAME, part.name, without_bounds(part))
     if isinstance(part, Verifier) and part.facts.max_k is not None:
         sizes = [s for s in sizes if s[1] <= part.facts.max_k]
     return [Planned(NAME, part.name, "exact", False, {"sizes": sizes})]
@@ -130,8 +132,8 @@ def _decoder(planned: Planned, context: Context, decoder: DecoderLike) -> Found:
         return Found((), None, ("the decoder does not report accepted counts",))
     found: list[AnyMeasurement] = [consistency(together, length, getattr(decoder, "eos_id", None))]
     draft_log_probs = getattr(decoder, "draft_log_probs", None)
-    if part.facts.drafts > 1:
-        return Found(tuple(found), None, (SEVERAL,))
+    if without_bounds(part):
+        return Found(tuple(found), None, (without_bounds(part),))
     if draft_log_probs is None or not planned.statistical:
         return Found(tuple(found))
     for number, (prompt, sample) in enumerate(zip(prompts, samples, strict=True), 1):

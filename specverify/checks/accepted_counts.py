@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from specverify.checks.base import Found
+from specverify.checks.base import Found, Part
 from specverify.checks.sampling import Sample, sample_decoder
 from specverify.evidence.measurements import AnyMeasurement, OutcomeMeasurement, RateMeasurement, ViolationMeasurement
 from specverify.laws import Array, Pair
@@ -32,6 +32,15 @@ LAWS: Mapping[str, Callable[[Pair], Array]] = {
 """Declared rules whose acceptance law is known."""
 SEVERAL = "several tokens are drafted for a position: the bounds on accepted counts hold for one, and were not asked for"
 
+OWN = "what it drafts is not drawn from the draft law at hand: the bounds on accepted counts were not asked for"
+
+
+def without_bounds(part: Part) -> str:
+    """Why the bounds on accepted counts of one path drafted from the declared law do not apply, "" where they do."""
+    if part.facts.drafts > 1:
+        return SEVERAL
+    return "" if part.facts.drafts_as_given else OWN
+
 
 def accepted_on_tables(part: Decoder, size: tuple[int, int], draws: int, seed: int) -> Found:
     """Accepted counts of the first round over table models, against what is possible and what the declared rule does."""
@@ -44,8 +53,8 @@ def accepted_on_tables(part: Decoder, size: tuple[int, int], draws: int, seed: i
         return Found((), None, ("the decoder does not report accepted counts",))
     first = [counts[0] for _, counts in sample.reported if counts]
     found: list[AnyMeasurement] = [consistency(sample, length, None)]
-    if part.facts.drafts > 1:
-        return Found(tuple(found), None, (SEVERAL,))
+    if without_bounds(part):
+        return Found(tuple(found), None, (without_bounds(part),))
     return Found((*found, *bounded(first, pair, seed)), None, (said(first, pair, part.facts.rule),))
 
 

@@ -26,7 +26,7 @@ def model(request: pytest.FixtureRequest, main_model: Transformer) -> Model:
 def fresh(model: Model, ids: Tensor) -> Tensor:
     """Logits of whole texts, read by the model without its cache."""
     if isinstance(model, CachedTable):
-        return model.logits(ids)
+        return model.table(ids)
     assert isinstance(model, Transformer)
     logits: Tensor = model(ids)
     return logits

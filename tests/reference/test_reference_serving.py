@@ -18,7 +18,7 @@ from specverify.checks.base import BUDGETS, Context, Planned, Settings
 from specverify.exact import induced_law
 from specverify.laws import TableModel, sequence_law
 from specverify.pairs import named_pair
-from specverify.requests import Request
+from specverify.requests import Request, until_end, wrong_length
 from specverify.subjects import Decoder
 from specverify.tables import torch_models
 
@@ -43,11 +43,11 @@ def test_a_seeded_row_gets_what_generate_gives_it(eos_id: int | None) -> None:
     """The same seed, alone, by ``generate`` at the row's temperature, cut at the row's number of tokens and its end."""
     served = over_tables(eos_id).serve(MIXED)
     for request, row in zip(MIXED, served, strict=True):
-        assert len(row) == request.max_new_tokens
+        assert wrong_length(tuple(row), request, eos_id) == ""
         if request.seed is not None:
             alone = over_tables(eos_id, temperature=1.0 if request.temperature is None else request.temperature)
             tokens = alone.generate(torch.tensor([request.prompt]), request.max_new_tokens, seeds=[request.seed]).tokens
-            assert row == tokens[0].tolist()
+            assert row == list(until_end(tuple(tokens[0].tolist()), eos_id))
 
 
 def test_batch_mates_change_nothing_for_a_seeded_row() -> None:
@@ -149,7 +149,7 @@ class PaddedOnTheLeft(ReferenceDecoder):
 def trained(kind: type[ReferenceDecoder]) -> ReferenceDecoder:
     """Make a decoder of that kind with the trained models."""
     right = open_trained()
-    return kind(right.main, right.draft, right.k, eos_id=right.eos_id, prompts=right.prompts)
+    return kind(right.main, right.drafter, right.k, eos_id=right.eos_id, prompts=right.prompts)
 
 
 def verdicts(kind: type[ReferenceDecoder], calls: int) -> dict[str, str]:

@@ -1,0 +1,148 @@
+"""How the reference decoder is offered: requests in, tokens out, by any drafter and rule, at a fixed or an adaptive K."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from reference import decoder
+from reference.adaptive import AdaptiveK, RoundCosts
+from reference.drafting import Drafter, Model
+from reference.drafting.separate import EarlyExit, SeparateDraft, as_drafter
+from reference.noise import BatchNoise, Noise, RowNoise
+from reference.processors import Processors, RowProcessors
+from reference.rules import rule_named
+from reference.rules.trees import TREE_RULES, tree_rule_named
+from specverify import subjects
+from specverify.subjects import Generated, Request
+
+
+class ReferenceDecoder:
+    """Speculative decoding with a main model and a draft; satisfies :class:`specverify.subjects.DecoderLike`.
+
+    draft: a drafter of :mod:`reference.drafting`, or a model that drafts by itself. k drafts per round; or the costs of a
+    round, and K follows what is accepted (:class:`reference.adaptive.AdaptiveK`). processors apply to both models alike; rule
+    is a name in :data:`reference.rules.RULES`, or for trees in :data:`reference.rules.trees.TREE_RULES`. ``stop`` tokens end
+    a row as ``eos_id`` does. Errors: ValueError for an unknown rule, k < 1, or the greedy rule at a temperature that is not 0.
+    """
+
+    def __init__(
+        self,
+        main: Model,
+        draft: Drafter | Model,
+        k: int | RoundCosts,
+        *,
+        eos_id: int | None = None,
+        stop: Sequence[int] = (),
+        rule: str = "token_rejection",
+        processors: Processors | None = None,
+        prompts: Tensor | None = None,
+        timing: subjects.Timeable | None = None,
+    ) -> None:
+        self.main, self.k, self.eos_id, self.stop = main, k, eos_id, tuple(stop)
+        self.drafter = as_drafter(draft)
+        self.processors = processors or Processors()
+        self.rule: Any = tree_rule_named(rule) if rule in TREE_RULES else rule_named(rule)
+        self.vocab_size = main.vocab_size
+        if isinstance(k, int) and k < 1:
+            raise ValueError(f"k is {k}; a round drafts at least one token")
+        self.greedy_only = rule == "greedy"
+        self._processors_at(self.processors.temperature)
+        if prompts is not None:
+            self.prompts = prompts
+        if timing is not None:
+            self.timing = timing
+        if isinstance(self.drafter, (SeparateDraft, EarlyExit)):  # the law of other drafts is none of the text alone
+            drafting = self.drafter.model
+            self.draft_log_probs = lambda ids: self._log_probs(drafting, ids, self.processors)
+
+    def generate(
+        self,
+        prompts: Tensor,
+        max_new_tokens: int,
+        seed: int | None = None,
+        *,
+        seeds: Sequence[int] | None = None,
+        lengths: Tensor | None = None,
+    ) -> Generated:
+        """Generate new tokens (B, N) for prompts (B, T), of which row b has ``lengths[b]`` tokens (default: all T).
+
+        ``seed`` starts one generator for the whole batch, whose draws (B, K) are made at once: fast, and a row then
+        depends on how many rows there are. ``seeds``, one per row, give each row a generator of its own: a row's tokens
+        depend on its prompt and seed alone, unless K follows what the whole batch accepts. With neither, torch's global
+        stream is used.
+        """
+        noise: Noise = RowNoise(seeds) if seeds is not None else BatchNoise(_seeded(seed))
+        return decoder.generate(self.main, self.drafter, prompts, max_new_tokens, **self._settings(noise, lengths))
+
+    def serve(self, requests: Sequence[Request]) -> list[list[int]]:
+        """Serve requests side by side, of any prompt lengths, numbers of tokens, seeds and temperatures.
+
+        Prompts are padded on the right, where no token sees the padding. Rows without a seed draw from torch's global
+        stream. A row leaves the batch when it is done. Errors: ValueError for no requests, or a temperature that the rule is
+        not lossless at.
+        """
+        rows: list[list[int]] = [[] for _ in requests]
+        for news in self.stream(requests):
+            for row, tokens in news:
+                rows[row] += tokens
+        return rows
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, list[int]]]]:
+        """Serve requests as :meth:`serve` does, yielding (row, its new tokens) after every round, as they are accepted."""
+        if not requests:
+            raise ValueError("there are no requests to serve; give at least one")
+        own = self.processors.temperature
+        rows = RowProcessors([self._processors_at(own if r.temperature is None else r.temperature) for r in requests])
+        settings = self._settings(RowNoise([r.seed for r in requests]), torch.tensor([len(r.prompt) for r in requests]))
+        stop = [*self.stop, *([] if self.eos_id is None else [self.eos_id])]
+        del settings["eos_id"]
+        return decoder.stream(
+            self.main,
+            self.drafter,
+            pad_sequence([torch.tensor(r.prompt) for r in requests], batch_first=True),
+            torch.tensor([r.max_new_tokens for r in requests]),
+            **settings | {"process": rows, "stop": stop},
+        )
+
+    def target_log_probs(self, ids: Tensor) -> Tensor:
+        """Return log-laws (B, T, V) of the main model after the processors: row t follows ``ids[:, : t + 1]``."""
+        return self._log_probs(self.main, ids, self.processors)
+
+    def target_log_probs_at(self, ids: Tensor, temperature: float) -> Tensor:
+        """Return the same log-laws (B, T, V) with another temperature in place of the decoder's own."""
+        return self._log_probs(self.main, ids, replace(self.processors, temperature=temperature))
+
+    def _settings(self, noise: Noise, lengths: Tensor | None) -> dict[str, Any]:
+        return {
+            "k": self.k if isinstance(self.k, int) else AdaptiveK(self.k, len(self.k.verify) - 1),
+            "process": self.processors,
+            "rule": self.rule,
+            "noise": noise,
+            "lengths": lengths,
+            "eos_id": self.eos_id,
+            "stop": self.stop,
+        }
+
+    def _processors_at(self, temperature: float) -> Processors:
+        if self.greedy_only and temperature != 0:
+            raise ValueError("the greedy rule is lossless at temperature 0 only; set temperature=0 or take token_rejection")
+        return replace(self.processors, temperature=temperature)
+
+    def _log_probs(self, model: Model, ids: Tensor, processors: Processors) -> Tensor:
+        with torch.inference_mode():
+            seen = None
+            if processors.reads_history:
+                seen = functional.one_hot(ids, model.vocab_size).cumsum(1) > 0
+            laws = processors(model.extend(ids, model.start(ids.shape[1], len(ids))), seen).log()
+        return laws.clone()
+
+
+def _seeded(seed: int | None) -> torch.Generator | None:
+    return None if seed is None else torch.Generator().manual_seed(seed)
