@@ -1,0 +1,92 @@
+"""How often a draft should have been accepted along a text that was generated: each chance, given all that came before it.
+
+A round is drafted again with the tokens that the text took, so that the laws of drafter and main model at every place are
+those of that time. Token rejection accepts the draft at a place with probability sum min(p, q) = 1 - TV(p, q), whatever
+was drawn before. Accepted minus that chance, over the places that were tested, is therefore a martingale: its sum has mean
+0 and variance sum b (1 - b), without any assumption about the text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference import decoder
+from reference.drafting import Chain, Drafter, Model, Process
+from specverify.subjects import Emitted, Generated
+
+
+class TakenTokens:
+    """In the place of noise: what is chosen is what the text took, one token after the other (N,), then token 0."""
+
+    def __init__(self, coming: Tensor) -> None:
+        self.coming = iter(coming.tolist())
+
+    def choose(self, probabilities: Tensor, live: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Return the next token (1,)."""
+        return torch.tensor([next(self.coming, 0)])
+
+
+class TakenRound:
+    """In the place of a rule: emits what the text took, and keeps the laws of the round."""
+
+    def __init__(self, block: Tensor, vocab_size: int) -> None:
+        self.block, self.vocab_size = block, vocab_size
+        self.chances = torch.empty(0)
+
+    def verify(self, draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, noise: Any) -> Emitted:  # noqa: ARG002
+        """Emit the block (n,) and note sum min(p, q) of every place (K,); NaN where nothing was drafted."""
+        K, n = draft_tokens.shape[1], len(self.block)
+        chances = torch.minimum(draft_probs[0], target_probs[0, :K]).sum(-1).double()
+        self.chances = torch.where(draft_tokens[0] < self.vocab_size, chances, torch.nan)
+        tokens = torch.cat([self.block, self.block.new_full((K + 1 - n,), -1)])[None]
+        return Emitted(tokens, torch.tensor([n]))
+
+
+@torch.inference_mode()
+def exact_acceptance(
+    main: Model, draft: Drafter | Model, prompts: Tensor, made: Generated, *, k: int, process: Process
+) -> Tensor:
+    """Return the chance (B, R, K) of every draft to be accepted by token rejection, given that those before it were.
+
+    prompts (B, T) and what was made of them, with K drafts in every round. NaN stands at places that were not tested, where
+    nothing was drafted, and in rounds that began with K tokens or fewer to come, which the end of the text may cut. Errors: ValueError without accepted counts, or for a
+    drafter that drafts trees.
+    """
+    if made.accepted is None:
+        raise ValueError("accepted counts are needed: pass what decoder.generate returned")
+    chances = torch.full((*made.accepted.shape, k), torch.nan, dtype=torch.float64)
+    for row, counts in enumerate(made.accepted.tolist()):
+        prompt, new = prompts[row : row + 1], made.tokens[row]
+        lengths = torch.tensor([prompt.shape[1]])
+        reads = bool(getattr(process, "reads_history", False))
+        state = decoder.start(main, draft, prompt, lengths, len(new) + 2 * k + 1, seen=reads)
+        done = 0
+        for r, accepted in enumerate(counts):
+            if accepted < 0 or len(new) - done < k + 1:
+                break  # settled before the round: leaving out those that turn out long would bias the sum
+            coming = TakenTokens(new[done:])
+            drafts = decoder.draft_propose(state, k, process, coming)  # type: ignore[arg-type]
+            if not isinstance(drafts, Chain):
+                raise ValueError("chances are known place by place for chains only, and this drafter drafts trees")
+            taken = TakenRound(new[done : done + accepted + 1], main.vocab_size)
+            decoder.main_verify(main, state, drafts, process, taken, coming)  # type: ignore[arg-type]
+            state.drafting.settle(state.text)
+            tested = min(accepted + 1, k)
+            chances[row, r, :tested] = taken.chances[:tested]
+            done += accepted + 1
+    return chances
+
+
+def deviation(accepted: Tensor, chances: Tensor) -> tuple[float, float]:
+    """Return how many more drafts were accepted than chances (B, R, K) say, and the standard error of that number.
+
+    accepted (B, R): drafts accepted in each round. Divided they are a z-score, of mean 0 and variance 1 for a decoder
+    whose drafts and whose rule are what they should be.
+    """
+    tested = ~chances.isnan()
+    hit = torch.arange(chances.shape[2]) < accepted[..., None]
+    known = torch.where(tested, chances, 0.0)
+    return float((hit & tested).double().sum() - known.sum()), float((known * (1 - known)).sum().sqrt())
