@@ -52,8 +52,8 @@ def exact_acceptance(
     """Return the chance (B, R, K) of every draft to be accepted by token rejection, given that those before it were.
 
     prompts (B, T) and what was made of them, with K drafts in every round. NaN stands at places that were not tested, where
-    nothing was drafted, and in rounds that began with K tokens or fewer to come, which the end of the text may cut. Errors: ValueError without accepted counts, or for a
-    drafter that drafts trees.
+    nothing was drafted, and in rounds that began with K tokens or fewer to come, which the end of the text may cut.
+    Errors: ValueError without accepted counts, or for a drafter that drafts trees.
     """
     if made.accepted is None:
         raise ValueError("accepted counts are needed: pass what decoder.generate returned")

@@ -43,10 +43,10 @@ def open_trained(
     """
     from reference.speed import Timing
     from reference.text import EOS_ID, prompts
-    from reference.weights import trained
+    from reference.weights import FOLDER, trained
 
     _fitting(draft, rule)
-    main, drafter = trained("main"), family_named(draft).trained()
+    main, drafter = trained("main"), family_named(draft).trained(FOLDER)
     return ReferenceDecoder(
         main,
         drafter,

@@ -54,6 +54,12 @@ class MedusaHeads(nn.Module):
         mixed = torch.baddbmm(bias, hidden.expand(k, -1, -1), mix)  # (K, B, E)
         return torch.bmm(hidden + functional.silu(mixed), head).transpose(0, 1)
 
+    def train(self, mode: bool = True) -> MedusaHeads:
+        """Set the mode; weights that were put side by side are read again."""
+        self._stacked = None
+        super().train(mode)
+        return self
+
     def _all(self) -> tuple[Tensor, Tensor, Tensor]:
         """Weights of all heads side by side, (K, E, E), (K, 1, E) and (K, E, V), so that one product serves them all."""
         if self._stacked is None:

@@ -117,9 +117,11 @@ def fit_exit(head: ExitHead, along: Along, recipe: HeadRecipe, seed: int) -> Exi
     return fit_net(head, recipe, loss, len(along.ids) - 1, "early_exit", seed)
 
 
-def train_head(name: str, main: Transformer, net: nn.Module, along: Along, seed: int) -> nn.Module:
+def train_head(
+    name: str, main: Transformer, net: nn.Module, along: Along, seed: int, recipe: HeadRecipe | None = None
+) -> nn.Module:
     """Train one of the networks, started from the main model's own head, embedding and position bias."""
-    recipe = HEAD_RECIPES[name]
+    recipe = recipe or HEAD_RECIPES[name]
     if isinstance(net, MedusaHeads):
         for head in net.heads:
             head.head.load_state_dict(main.head.state_dict())  # type: ignore[union-attr]

@@ -82,32 +82,31 @@ def _filled(model: Net, name: str, folder: Path) -> Net:
 
 
 @cache
-def trained(name: str) -> Transformer:
-    """Do as :func:`load` with the committed weights, read once per process."""
-    return load(name)
+def trained(name: str, folder: Path = FOLDER) -> Transformer:
+    """Do as :func:`load`, once per process; the committed weights by default."""
+    return load(name, folder)
 
 
 @cache
-def trained_heads() -> MedusaHeads:
-    """Return the committed Medusa heads, read once per process."""
-    found = load_head("medusa")
-    assert isinstance(found, MedusaHeads)
-    return found
+def trained_heads(folder: Path = FOLDER) -> MedusaHeads:
+    """Return the Medusa heads, read once per process."""
+    return _of(MedusaHeads, load_head("medusa", folder))
 
 
 @cache
-def trained_exit() -> ExitHead:
-    """Return the committed head of the early exit, read once per process."""
-    found = load_head("early_exit")
-    assert isinstance(found, ExitHead)
-    return found
+def trained_exit(folder: Path = FOLDER) -> ExitHead:
+    """Return the head of the early exit, read once per process."""
+    return _of(ExitHead, load_head("early_exit", folder))
 
 
 @cache
-def trained_layer() -> FeatureLayer:
-    """Return the committed layer on the main model's states, read once per process."""
-    found = load_head("feature_layer")
-    assert isinstance(found, FeatureLayer)
+def trained_layer(folder: Path = FOLDER) -> FeatureLayer:
+    """Return the layer on the main model's states, read once per process."""
+    return _of(FeatureLayer, load_head("feature_layer", folder))
+
+
+def _of(kind: type[Net], found: nn.Module) -> Net:
+    assert isinstance(found, kind)
     return found
 
 

@@ -19,6 +19,9 @@ from reference.history import Text
 from reference.noise import Noise
 from specverify.trees import Tree, TreeShape
 
+DrawnChildren = Literal["without replacement", "top-k"]
+"""How siblings of a tree are found."""
+
 
 class MedusaDraft:
     """Heads ``heads(hidden (B, E), k) -> logits (B, k, V)``: a chain, or with ``shape`` a tree of drafts.
@@ -32,7 +35,7 @@ class MedusaDraft:
         self,
         heads: Any,
         shape: TreeShape | None = None,
-        children: Literal["without replacement", "top-k"] = "top-k",
+        children: DrawnChildren = "top-k",
     ) -> None:
         self.heads, self.shape, self.children = heads, shape, children
 
@@ -79,7 +82,7 @@ class MedusaDrafting(NothingKept):
 def branched(
     logits: Tensor,
     shape: TreeShape,
-    children: Literal["without replacement", "top-k"],
+    children: DrawnChildren,
     text: Text,
     process: Process,
     noise: Noise,

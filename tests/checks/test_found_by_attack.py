@@ -18,7 +18,7 @@ from specverify.evidence.wealth import measured
 from specverify.faults.decoders import factory
 from specverify.plan import plan_for
 from specverify.record import Evidence
-from specverify.subjects import Decoder, Facts, Generated
+from specverify.subjects import Decoder, Facts, Generated, Step
 
 LAWS = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.2, 0.5, 0.3, 0.0], [0.3, 0.2, 0.5, 0.0], [0.4, 0.4, 0.2, 0.0]])
 
@@ -170,6 +170,20 @@ def test_bounds_on_accepted_counts_hold_for_one_draft(drafts: int, verdict: str)
     (found,) = evidence_of(subject, "acceptance/").values()
     assert found.verdict == verdict
     assert ("several tokens" in " ".join(found.notes)) == (drafts > 1)
+
+
+@pytest.mark.parametrize(("as_given", "verdict"), [(True, "refuted"), (False, "certified")])
+def test_bounds_on_accepted_counts_hold_for_the_law_at_hand(as_given: bool, verdict: str) -> None:
+    """A decoder that says that its drafts come from elsewhere than the draft it is handed is not held to that draft's law;
+    as a step it is not asked at all.
+    """
+    facts = Facts(drafts_as_given=as_given)
+    (found,) = evidence_of(Decoder("own", build=several_drafts, facts=facts), "acceptance/").values()
+    assert found.verdict == verdict
+    assert ("not drawn from the draft law at hand" in " ".join(found.notes)) == (not as_given)
+    step = Step("own step", lambda target, draft, prefix: [[0]], 2, facts)
+    planned = plan_for(step, "tests", Settings(BUDGETS["smoke"]))
+    assert any(test.test.startswith("acceptance/own step") for test in planned.tests) == as_given
 
 
 def test_rows_that_all_end_at_once_are_no_question_of_counts() -> None:

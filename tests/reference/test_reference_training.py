@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,13 @@ from torch import Tensor
 
 import reference
 from reference import weights
-from reference.card import measured_acceptance, read_card
+from reference.card import CHAINS, measured_acceptance, read_card
 from reference.exposed import open_trained
-from reference.model import Shape
+from reference.heads import ExitHead, FeatureLayer, MedusaHeads
+from reference.model import Shape, Transformer
 from reference.text import EOS_ID, VOCAB_SIZE, as_stream, codec_source, decode, documentation, encode, prompts
 from reference.train import Recipe, distillation_loss, fit, laws_along, mean_loss, next_token_loss
+from reference.train_heads import Along, HeadRecipe, overlaps_of, read_along, train_head
 
 TINY = Shape(VOCAB_SIZE, layers=2, width=16, heads=2, reach=8)
 SHORT = Recipe(steps=12, learning_rate=1e-2, rows=4, length=32, warm_up=2)
@@ -56,6 +59,38 @@ def test_teachers_laws_lie_where_they_belong(stream: Tensor) -> None:
         assert torch.allclose(laws[place].float(), expected, atol=1e-3)
 
 
+@pytest.fixture(scope="module")
+def along(stream: Tensor) -> tuple[Transformer, Along]:
+    """A tiny main model and what it computes along the text."""
+    main = fit(TINY, stream, SHORT, 0, next_token_loss)
+    return main, read_along(main, stream[:1500], 1, window=64)
+
+
+def test_states_lie_where_they_belong(along: tuple[Transformer, Along]) -> None:
+    """States kept for a place, early and last, give the laws that the model has there."""
+    main, found = along
+    ids = found.ids[None, 64:128]
+    early, last = main.states(ids, (1, 2))
+    assert torch.allclose(found.early[96:128].float(), early[0, 32:], atol=5e-3)
+    assert torch.allclose(found.hidden[96:128].float(), last[0, 32:], atol=5e-3)
+    assert torch.allclose(main.logits(found.hidden[:50].float()).softmax(-1), found.laws[:50].float(), atol=2e-3)
+
+
+@pytest.mark.parametrize("name", weights.HEADS)
+def test_networks_on_states_learn_and_repeat(along: tuple[Transformer, Along], name: str) -> None:
+    """A few dozen steps bring each nearer to the main model's laws, and the same seed gives the same bits."""
+    main, found = along
+    brief = HeadRecipe(60, 1e-2, rows=8, length=32, warm_up=5)
+    made = {"medusa": MedusaHeads(16, VOCAB_SIZE, 2), "early_exit": ExitHead(16, VOCAB_SIZE)}
+    before = made.get(name) or FeatureLayer(Shape(VOCAB_SIZE, 1, 16, 2, reach=8))
+    nets = [train_head(name, main, copy.deepcopy(before), found, 0, brief) for _ in range(2)]
+    one, again = (net.state_dict() for net in nets)
+    assert all(torch.equal(one[key], again[key]) for key in one)
+    untrained = train_head(name, main, copy.deepcopy(before), found, 0, HeadRecipe(1, 1e-9, rows=8, length=32))
+    pairs = zip(overlaps_of(nets[0], found, 2), overlaps_of(untrained, found, 2), strict=True)
+    assert all(after > before_ + 0.01 for after, before_ in pairs)
+
+
 def test_text_survives_coding() -> None:
     """Encoding and decoding give the text back, up to characters that have no id, and stop at the end of a document."""
     text = "def f(x):\n    return x ~ 'a'\n"
@@ -82,6 +117,12 @@ def test_prompts_are_held_out_text() -> None:
     assert all(decode(row) in held_out for row in found)
     with pytest.raises(ValueError, match="held-out passages"):
         prompts(3, 10**6)
+
+
+@pytest.mark.parametrize("name", weights.HEADS)
+def test_networks_load(name: str) -> None:
+    """The committed networks fit the shapes in the code."""
+    assert weights.load_head(name).state_dict().keys() == weights.new_head(name).state_dict().keys()
 
 
 @pytest.mark.parametrize("name", weights.SHAPES)
@@ -118,6 +159,11 @@ def test_the_card_has_its_numbers() -> None:
     numbers = read_card()
     assert numbers["aligned"] >= 0.7
     assert numbers["mismatched"] <= 0.35
+    assert numbers["feature_layer"] >= 0.8
+    assert numbers["early_exit"] >= 0.7
+    top1 = [numbers[f"medusa top-1 of head {j}"] for j in range(1, 9)]
+    assert top1 == sorted(top1, reverse=True)
+    assert top1[0] > 0.4
     for name in weights.SHAPES:
         assert numbers[f"{name} parameters"] == sum(p.numel() for p in weights.trained(name).parameters())
         assert 0.1 < numbers[f"{name} held out"] < 2
@@ -130,7 +176,7 @@ def test_the_card_is_true() -> None:
     Some 600 tested tokens with a spread of about 0.5 / sqrt(600) = 0.02, more as they are correlated: 0.1 is far out.
     """
     numbers = read_card()
-    for draft in ("aligned", "mismatched"):
+    for draft in CHAINS:
         assert abs(measured_acceptance(draft, rows=16, new_tokens=48) - numbers[draft]) < 0.1
 
 
