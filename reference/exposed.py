@@ -162,7 +162,7 @@ def family_subject(family: str, rule: str | None = None, *, k: int | Literal["ad
         build=partial(build, rule=chosen, family=family, adaptive=k == "adaptive"),
         facts=Facts(rule=chosen, batch_invariant=False, drafts=of.drafts, drafts_as_given=of.as_given, lossy=lossy),
         serves=True,
-        parts=(family_step(family, 2, chosen), family_step(family, 3, chosen)),
+        parts=() if of.needs_text else (family_step(family, 2, chosen), family_step(family, 3, chosen)),
     )
 
 
@@ -199,7 +199,7 @@ subject = Decoder(
         *(Step(f"reference.step.k{k}", _step_of(k), k, Facts(rule="token_rejection")) for k in (1, 2, 3, 4)),
         *tree_verifiers,
         Step("reference.coupled_races.k2", _races_of(2), 2, Facts(rule="coupled_races")),
-        *(family_step(name, 2) for name in FAMILIES if name not in ("aligned", "mismatched")),
+        *(family_step(name, 2) for name, of in FAMILIES.items() if name not in ("aligned", "mismatched") and not of.needs_text),
     ),
 )
 

@@ -31,7 +31,8 @@ class Family:
     from a table model.
 
     rules: the lossless ones that fit it. drafts: most tokens it drafts for one position. as_given: whether its drafts have
-    the law of the draft it is given, rather than one of its own.
+    the law of the draft it is given, rather than one of its own. needs_text: whether it drafts only where a text repeats
+    itself, so that a round after a short prompt says nothing of it.
     """
 
     trained: Callable[[Path], Drafter]
@@ -39,6 +40,7 @@ class Family:
     rules: tuple[str, ...] = CHAIN_RULES
     drafts: int = 1
     as_given: bool = True
+    needs_text: bool = False
 
 
 def _model(name: str) -> Callable[[Path], Drafter]:
@@ -76,7 +78,9 @@ FAMILIES: dict[str, Family] = {
         drafts=3,
         as_given=False,
     ),
-    "prompt_lookup": Family(lambda _: PromptLookup(VOCAB_SIZE), lambda _, V, __: PromptLookup(V, longest=2), as_given=False),
+    "prompt_lookup": Family(
+        lambda _: PromptLookup(VOCAB_SIZE), lambda _, V, __: PromptLookup(V, longest=2), as_given=False, needs_text=True
+    ),
     "early_exit": Family(_early_exit, lambda table, V, _: EarlyExit(CachedTable(table, V))),
     "feature_layer": Family(
         lambda folder: FeatureDraft(weights.trained_layer(folder)),
