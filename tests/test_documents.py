@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import reference
+from reference.families import FAMILIES
 from specverify.certify import Runner
 from specverify.checks.base import BUDGETS, Settings
 from specverify.cli import main
@@ -74,6 +76,21 @@ def test_the_page_on_the_exact_engine_runs_as_it_stands():
     exec(compile(block, "exact.md", "exec"), scope)
     assert block.count("assert ") == 2
     assert scope["law"].mass == pytest.approx(1, abs=1e-12)
+
+
+def test_the_page_on_the_reference_runs_as_it_stands():
+    """Its example runs, its own assertions included; every family and module it names is there."""
+    text = (ROOT / "docs" / "reference.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(block, "reference.md", "exec"), {})
+    assert block.count("assert ") == 2
+    table = text.partition("## Families")[2].partition("## Use it")[0]
+    assert set(re.findall(r"^\| `(\w+)`(?:, `\w+`)? \|", table, re.MULTILINE)) == set(FAMILIES) - {"mismatched"}
+    for name in re.findall(r"^\| `([^|]+)` \|", text.partition("## Families")[0], re.MULTILINE):
+        for part in name.replace("`", "").split(", "):
+            assert (ROOT / "reference" / part).exists(), part
+    for subject in re.findall(r"`reference:(\w+)`", text):
+        assert getattr(reference, subject).kind == "decoder"
 
 
 def test_the_page_on_the_method_runs_as_it_stands():
