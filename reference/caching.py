@@ -40,7 +40,6 @@ class Cache:
     def __init__(self, capacity: int, rows: int) -> None:
         self.capacity = capacity
         self.lengths = torch.zeros(rows, dtype=torch.int64)
-        self.first_slots = torch.arange(rows)[:, None] * capacity  # (B, 1): where each row starts in flattened storage
 
     def rollback(self, lengths: Tensor) -> None:
         """Keep the first ``lengths`` (B,) tokens of each row. Errors: ValueError when a row would grow."""
@@ -48,37 +47,40 @@ class Cache:
             raise ValueError(f"a rollback cannot lengthen a row: asked {lengths.tolist()} of {self.lengths.tolist()}")
         self.lengths = lengths
 
-    def claim(self, n: int, counts: Tensor | None) -> tuple[Tensor, int]:
-        """Positions (B, n) of the next n tokens of each row, and the length of the longest row with them.
+    def advance(self, n: int, counts: Tensor | None) -> int:
+        """Grow the lengths by ``counts`` (B,), or by n, and return the length of the longest row with n tokens more.
 
-        The lengths grow by ``counts`` (B,), or by n. Errors: ValueError when a row would outgrow the capacity.
+        Errors: ValueError when a row would outgrow the capacity.
         """
         span = int(self.lengths.max()) + n
         if span > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} tokens a row and {span} are needed; start it larger")
-        positions = self.lengths[:, None] + torch.arange(n)
         self.lengths = self.lengths + (n if counts is None else counts)
-        return positions, span
+        return span
+
+    def claim(self, n: int, counts: Tensor | None) -> tuple[Tensor, int]:
+        """Positions (B, n) of the next n tokens of each row, and what :meth:`advance` returns."""
+        before = self.lengths
+        span = self.advance(n, counts)
+        return before[:, None] + torch.arange(n), span
 
     def keep_path(self, base: Tensor, path: Tensor, counts: Tensor) -> None:
         """Keep of the tokens after the first ``base`` (B,) those of a path: row b keeps the ones numbered
-        ``path[b, :counts[b]]``, path (B, D) ascending, moved together; the rest is taken back.
+        ``path[b, :counts[b]]``, path (B, D), moved together; the rest is taken back.
         """
         if path.shape[1] > 0:
-            start = self.first_slots + base[:, None]
-            self._move(start + path, start + torch.arange(path.shape[1]))
+            self._move(base[:, None] + path, base[:, None] + torch.arange(path.shape[1]))
         self.rollback(base + counts)
 
     def keep_rows(self, kept: Tensor) -> None:
-        """Let all rows but ``kept`` (R,), ascending, leave; row i is then what row kept[i] was."""
+        """Let all rows but ``kept`` (R,) leave; row i is then what row kept[i] was."""
         moved = kept != torch.arange(len(kept))
         if moved.any():
             self._move_rows(kept[moved], moved.nonzero()[:, 0])
         self.lengths = self.lengths[kept]
-        self.first_slots = self.first_slots[: len(kept)]
 
     def _move(self, source: Tensor, target: Tensor) -> None:
-        """Copy the entries at slots ``source`` (B, D) of flattened storage to ``target`` (B, D), read before written."""
+        """Copy each row's entries at places ``source`` (B, D) to places ``target`` (B, D), read before written."""
         raise NotImplementedError
 
     def _move_rows(self, source: Tensor, target: Tensor) -> None:

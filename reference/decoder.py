@@ -224,11 +224,19 @@ def rounds(
         if not going.any():
             return
         with torch.inference_mode():
-            kept = going.nonzero()[:, 0]
+            kept = _filling_holes(going)
             state.keep_rows(kept)
             rows, left = rows[kept], left[kept]
             noise = noise.keep_rows(kept)
             process = process.keep_rows(kept) if hasattr(process, "keep_rows") else process
+
+
+def _filling_holes(going: Tensor) -> Tensor:
+    """Return the rows that go on, (R,), such that few have to move: the last ones into the places of those that leave."""
+    kept = going.nonzero()[:, 0]
+    order = torch.arange(len(kept))
+    order[~going[: len(kept)]] = kept[kept >= len(kept)]
+    return order
 
 
 def _cut(emitted: Emitted, left: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:

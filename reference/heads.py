@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reference.caching import Cache
-from reference.model import Block, KVCache, Shape, attention_bias, distance_windows, new_distance_bias
+from reference.kv_cache import KVCache, attention_bias, block_pass, only_real, padded
+from reference.model import Block, Prepared, Shape, new_cache, new_distance_bias
 
 
 class MedusaHead(nn.Module):
@@ -104,31 +105,32 @@ class FeatureLayer(nn.Module):
         self.distance_bias = nn.Parameter(new_distance_bias(shape))
         self.block = Block(shape)
         self.head = nn.Linear(shape.width, shape.vocab_size, bias=False)
+        self.prepared = Prepared()
 
     def forward(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return hidden states (B, n, E) and logits (B, n, V) for tokens (B, n) and the features (B, n, E) before them."""
         rows, n = tokens.shape
-        bias = attention_bias(self.distance_bias, n)
-        return self._out(self.block(self._joined(tokens, features), bias, rows, None), rows, n)
+        x = self._joined(tokens.reshape(-1), features.reshape(rows * n, -1))
+        hidden = self._normalised(self.block(x, attention_bias(self.distance_bias, n), rows)).view(rows, n, -1)
+        return hidden, functional.linear(hidden, self.head.weight)
 
     def start(self, capacity: int, rows: int) -> KVCache:
         """Return an empty cache for ``rows`` rows of at most ``capacity`` tokens each."""
-        return KVCache(self.shape, capacity, rows, distance_windows(self.distance_bias, capacity))
+        return new_cache(self.shape, capacity, rows, self.distance_bias, self.prepared.of([self.block]))
 
     def extend(self, tokens: Tensor, features: Tensor, cache: Cache, counts: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return hidden states (B, n, E) and logits (B, n, V) for tokens (B, n) that follow what the cache holds; row b
         reads its first ``counts[b]``. Errors: ValueError when a row would outgrow the capacity.
         """
         assert isinstance(cache, KVCache)
-        rows, n = tokens.shape
-        slots, bias, span = cache.room_for(n, counts)
-        flat, shaped = cache.flat[0], cache.layers[0]
-        return self._out(self.block(self._joined(tokens, features), bias, rows, (flat, shaped, slots, span)), rows, n)
+        room = cache.room_for(tokens.shape[1], counts)
+        before = features.reshape(-1, features.shape[-1])
+        x = self._joined(only_real(tokens.reshape(-1), room), only_real(before, room))
+        hidden = padded(self._normalised(block_pass(x, cache.weights[0], cache, 0, room)), room)
+        return hidden, functional.linear(hidden, self.head.weight)
 
     def _joined(self, tokens: Tensor, features: Tensor) -> Tensor:
-        embedded = functional.embedding(tokens.reshape(-1), self.embed.weight)
-        return embedded + functional.linear(features.reshape(-1, features.shape[-1]), self.join.weight)
+        return functional.embedding(tokens, self.embed.weight) + functional.linear(features, self.join.weight)
 
-    def _out(self, x: Tensor, rows: int, n: int) -> tuple[Tensor, Tensor]:
-        hidden = functional.layer_norm(x, (self.shape.width,))
-        return hidden.view(rows, n, -1), functional.linear(hidden, self.head.weight).view(rows, n, -1)
+    def _normalised(self, x: Tensor) -> Tensor:
+        return functional.layer_norm(x, (self.shape.width,))

@@ -26,8 +26,7 @@ class IdsCache(Cache):
         self.ids = torch.zeros(rows, capacity, dtype=torch.int64)
 
     def _move(self, source: Tensor, target: Tensor) -> None:
-        flat = self.ids.view(-1)
-        flat[target.reshape(-1)] = flat[source.reshape(-1)]
+        self.ids.scatter_(1, target, self.ids.gather(1, source))
 
     def _move_rows(self, source: Tensor, target: Tensor) -> None:
         self.ids[target] = self.ids[source]

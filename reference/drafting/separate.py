@@ -13,7 +13,8 @@ from reference.caching import Branches, Cache
 from reference.drafting import Chain, Drafter, Model, Process, at_end, drawn_on
 from reference.heads import ExitHead
 from reference.history import Text
-from reference.model import KVCache, Transformer
+from reference.kv_cache import KVCache
+from reference.model import Transformer
 from reference.noise import Noise
 
 
