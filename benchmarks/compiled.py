@@ -74,7 +74,7 @@ def compare(model: Transformer, n: int, repetitions: int) -> str:
         pair = [(one_pass, []), (compiled, [])]
         for function, spent in pair if repetition % 2 else pair[::-1]:
             run(function, start)
-            spent += [timed(lambda f=function: run(f, start)) for _ in range(3)]  # type: ignore[misc]
+            spent += [timed(lambda f=function, s=start: run(f, s)) for _ in range(3)]  # type: ignore[misc]
         ratios.append(statistics.median(pair[0][1]) / statistics.median(pair[1][1]))
     low, middle, high = statistics.quantiles(ratios, n=4)
     return f"{n:>3} {middle:>8.2f} ({low:.2f}-{high:.2f}) {seconds:>12.0f} s {apart:>12.1e}"

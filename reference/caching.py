@@ -43,7 +43,8 @@ class Cache:
 
     def rollback(self, lengths: Tensor) -> None:
         """Keep the first ``lengths`` (B,) tokens of each row. Errors: ValueError when a row would grow."""
-        if (lengths > self.lengths).any():
+        grown = int(lengths) > int(self.lengths) if len(lengths) == 1 else bool((lengths > self.lengths).any())
+        if grown:
             raise ValueError(f"a rollback cannot lengthen a row: asked {lengths.tolist()} of {self.lengths.tolist()}")
         self.lengths = lengths
 
@@ -52,7 +53,7 @@ class Cache:
 
         Errors: ValueError when a row would outgrow the capacity.
         """
-        span = int(self.lengths.max()) + n
+        span = int(self.lengths if len(self.lengths) == 1 else self.lengths.max()) + n
         if span > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} tokens a row and {span} are needed; start it larger")
         self.lengths = self.lengths + (n if counts is None else counts)

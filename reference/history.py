@@ -35,6 +35,8 @@ class Text:
         """Return the tokens (B, n) that follow the first ``read`` (B,), padded on the right, and how many each row has;
         None for the latter when all have n.
         """
+        if len(read) == 1:  # all that is missing, as it stands
+            return self.ids[:, int(read) : int(self.lengths)], None
         missing = self.lengths - read
         n = int(missing.max())
         places = read[:, None] + torch.arange(n)

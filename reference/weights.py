@@ -16,7 +16,7 @@ from reference.text import VOCAB_SIZE
 
 FOLDER = Path(__file__).parent / "weights"
 SHAPES = {
-    "main": Shape(VOCAB_SIZE, layers=20, width=80, heads=4),
+    "main": Shape(VOCAB_SIZE, layers=32, width=80, heads=4),
     "aligned": Shape(VOCAB_SIZE, layers=1, width=112, heads=7),
     "mismatched": Shape(VOCAB_SIZE, layers=1, width=112, heads=7),
 }

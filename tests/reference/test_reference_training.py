@@ -18,7 +18,7 @@ from reference.exposed import open_trained
 from reference.heads import ExitHead, FeatureLayer, MedusaHeads
 from reference.model import Shape, Transformer
 from reference.text import EOS_ID, VOCAB_SIZE, as_stream, codec_source, decode, documentation, encode, prompts
-from reference.train import Recipe, distillation_loss, fit, laws_along, mean_loss, next_token_loss
+from reference.train import Recipe, distillation_loss, fit, grown, laws_along, mean_loss, next_token_loss
 from reference.train_heads import Along, HeadRecipe, overlaps_of, read_along, train_head
 
 TINY = Shape(VOCAB_SIZE, layers=2, width=16, heads=2, reach=8)
@@ -47,6 +47,20 @@ def test_training_learns(stream: Tensor) -> None:
     student = fit(TINY, stream, SHORT, 1, loss)
     window, start = stream[None, :128], torch.tensor([0])
     assert loss(student, window, start, 1.0) < loss(untaught, window, start, 1.0)
+
+
+def test_a_grown_model_is_the_same_function(stream: Tensor) -> None:
+    """More layers compute the same until they are trained, and then learn; fewer are refused."""
+    small = fit(TINY, stream, SHORT, 0, next_token_loss)
+    deep = grown(small, 5)
+    assert deep.shape.layers == 5
+    assert torch.allclose(deep(stream[None, :50]), small(stream[None, :50]), atol=1e-6)
+    before = mean_loss(small, stream, 128, 4)
+    trained_on = fit(deep.shape, stream, SHORT, 1, next_token_loss, start=deep)
+    assert mean_loss(trained_on, stream, 128, 4) < before - 0.05
+    assert all(block.gather.weight.abs().max() > 0 for block in trained_on.blocks)
+    with pytest.raises(ValueError, match="has 2 layers and cannot be grown to 1"):
+        grown(small, 1)
 
 
 def test_teachers_laws_lie_where_they_belong(stream: Tensor) -> None:
