@@ -11,15 +11,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from reference.decoder import Model, Process, autoregressive, generate
+from reference.caching import Cache
+from reference.decoder import Model, Process, State, autoregressive, generate, speculative_step
 from reference.noise import BatchNoise
 from reference.processors import Processors
 from reference.rules import Rule, rule_named
-from specverify.subjects import Generated
+from specverify.subjects import Emitted, Generated
 
 PLAIN = Processors()
 
@@ -92,26 +94,38 @@ def measure_speculative_tps(
 class Timing:
     """The trained decoder as the timing suite sees it, a :class:`specverify.subjects.Timeable`. Weights load on first
     use.
+
+    temperature: of the main model and of the drafts alike. The draft "adversarial" follows the negated logits of the aligned
+    one, so that next to nothing is accepted.
     """
 
-    drafts: tuple[str, ...] = ("aligned", "mismatched")
+    drafts: tuple[str, ...] = ("aligned", "mismatched", "adversarial")
     max_k = 8
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        self.process = Processors(temperature)
+
+    def at(self, temperature: float) -> Timing:
+        """Return the same decoder at another temperature. Errors: ValueError for a temperature below 0."""
+        return Timing(temperature)
 
     def baseline(self, prompts: Tensor, max_new_tokens: int, *, cached: bool, seed: int) -> Tensor:
         """Generate (B, N) after prompts (B, T) by the main model alone, with or without a KV cache."""
         noise = BatchNoise(torch.Generator().manual_seed(seed))
-        return autoregressive(_model("main"), prompts, max_new_tokens, process=PLAIN, noise=noise, cached=cached)
+        return autoregressive(_model("main"), prompts, max_new_tokens, process=self.process, noise=noise, cached=cached)
 
     def speculative(self, prompts: Tensor, max_new_tokens: int, *, draft: str, k: int, seed: int) -> Generated:
         """Generate (B, N) after prompts (B, T) with K drafts per round, and the accepted counts."""
         noise, rule = BatchNoise(torch.Generator().manual_seed(seed)), rule_named("token_rejection")
-        return generate(_model("main"), _model(draft), prompts, max_new_tokens, k=k, process=PLAIN, rule=rule, noise=noise)
+        models = _model("main"), _model(draft)
+        return generate(*models, prompts, max_new_tokens, k=k, process=self.process, rule=rule, noise=noise)
 
     def phases(self, prompts: Tensor, *, draft: str, k: int) -> dict[str, Callable[[], object]]:
         """Return calls to time, each from the same state after prompts (B, T); steps sample their token, "verify" makes
-        laws only.
+        laws only, "cache" takes back what a round added to both caches, "loop" is a round over models and a rule that
+        cost nothing.
         """
-        main, drafting = _model("main"), _model(draft)
+        main, drafting, process = _model("main"), _model(draft), self.process
         rows, noise = len(prompts), BatchNoise(torch.Generator().manual_seed(0))
         drafted = torch.zeros(rows, k, dtype=torch.int64)
         block = torch.zeros(rows, k + 1, dtype=torch.int64)
@@ -124,15 +138,15 @@ class Timing:
 
             def call() -> object:
                 with torch.inference_mode():
-                    laws = PLAIN(model.extend(tokens, cache))
+                    laws = process(model.extend(tokens, cache))
                     cache.rollback(lengths)
                     return noise.choose(laws[:, -1]) if sample else laws
 
             return call
 
         with torch.inference_mode():
-            p = PLAIN(main.extend(block, main.start(k + 1, rows)))
-            q = PLAIN(drafting.extend(drafted, drafting.start(k, rows)))
+            p = process(main.extend(block, main.start(k + 1, rows)))
+            q = process(drafting.extend(drafted, drafting.start(k, rows)))
 
         def accept() -> object:
             with torch.inference_mode():
@@ -143,13 +157,102 @@ class Timing:
             "draft": step_of(drafting, block[:, :1], sample=True),
             "verify": step_of(main, block, sample=False),
             "accept": accept,
+            "cache": _taking_back(rows, k),
+            "loop": _loop_alone(rows, k, main.vocab_size),
         }
+
+    def memory(self, batch: int, length: int) -> dict[str, int]:
+        """Bytes of the KV caches of ``batch`` rows of ``length`` tokens, by model."""
+
+        def size(name: str) -> int:
+            cache = _model(name).start(length, batch)
+            return sum(layer.nbytes for layer in cache.layers)
+
+        return {name: size(name) for name in ("main", "aligned")}
+
+
+class _Negated:
+    """A model whose law is turned upside down: what the other finds likely is unlikely here."""
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.vocab_size = model, model.vocab_size
+
+    def start(self, capacity: int, rows: int) -> Cache:
+        """Return an empty cache of the other model."""
+        cache: Cache = self.model.start(capacity, rows)
+        return cache
+
+    def extend(self, tokens: Tensor, cache: Cache, counts: Tensor | None = None) -> Tensor:
+        """Return the negated logits (B, n, V) of the other model."""
+        return -self.model.extend(tokens, cache, counts)
+
+
+def _taking_back(rows: int, k: int) -> Callable[[], object]:
+    """Return a call that takes back K tokens from two caches, as the end of a round does."""
+    caches = Cache(k + 1, rows), Cache(k + 1, rows)
+    counts = torch.ones(rows, dtype=torch.int64)
+
+    def call() -> object:
+        with torch.inference_mode():
+            kept = torch.zeros(rows, dtype=torch.int64) + counts
+            for cache in caches:
+                cache.lengths = torch.full((rows,), k + 1)
+                cache.rollback(torch.minimum(kept, cache.lengths))
+        return caches
+
+    return call
+
+
+class _Free:
+    """A model, a rule and noise that cost nothing: everything they return was made before."""
+
+    def __init__(self, rows: int, k: int, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.logits = {n: torch.zeros(rows, n, vocab_size) for n in (1, 2, k + 1)}
+        self.chosen = torch.zeros(rows, dtype=torch.int64)
+        tokens = torch.full((rows, k + 1), -1)
+        tokens[:, 0] = 0
+        self.emitted = Emitted(tokens, torch.ones(rows, dtype=torch.int64))
+
+    def extend(self, tokens: Tensor, cache: Cache, counts: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        return self.logits[tokens.shape[1]]
+
+    def verify(self, *_: object) -> Emitted:
+        return self.emitted
+
+    def choose(self, *_: object) -> Tensor:
+        return self.chosen
+
+
+class _NoCache(Cache):
+    def rollback(self, lengths: Tensor) -> None:
+        """Keep the lengths, so that every round begins where the one before it did."""
+
+
+def _loop_alone(rows: int, k: int, vocab_size: int) -> Callable[[], object]:
+    """Return a call that does what one turn of the loop in :func:`reference.decoder.generate` does around its models."""
+    free: Any = _Free(rows, k, vocab_size)
+    one = torch.ones(rows, dtype=torch.int64)
+    state = State(_NoCache(k + 1, rows), _NoCache(k + 1, rows), torch.zeros(rows, 2, dtype=torch.int64), one)
+    output, places = torch.zeros(rows, 2 * k + 2, dtype=torch.int64), torch.arange(k + 1)
+    live = torch.ones(rows, dtype=torch.bool)
+
+    def call() -> object:
+        with torch.inference_mode():
+            emitted = speculative_step(free, free, state, k, lambda logits: logits, free, free)
+            accepted = torch.where(live, emitted.counts - 1, -1)
+            output.scatter_(1, torch.zeros_like(one)[:, None] + places, emitted.tokens)
+            filled = torch.where(live, emitted.counts, 0)
+            going_on = live & (filled < k)
+            return bool(going_on.any()), bool(going_on.all()), accepted
+
+    return call
 
 
 def _model(name: str) -> Model:
     from reference.weights import trained
 
-    return trained(name)
+    return _Negated(trained("aligned")) if name == "adversarial" else trained(name)
 
 
 def main() -> None:

@@ -1,0 +1,51 @@
+"""What does one call of every phase take? Calls that follow each other as they do in earnest, and the mean of each.
+
+What ran before a call decides what is in the processor's caches, so phases are timed in the order of a round: K draft steps, a
+verify pass, the rule, and what comes after it; target steps in a row, as in the baseline.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from torch import Tensor
+
+from specverify.errors import SubjectError
+from specverify.subjects import Timeable
+from specverify.timing.clocks import Clock
+
+PHASES = ("target", "draft", "verify", "accept")
+"""What a round is made of; "target" is the unit."""
+FURTHER = ("cache", "loop")
+"""What comes on top where a decoder tells: taking tokens back, and the bookkeeping of its loop."""
+
+
+def phase_seconds(timing: Timeable, context: Tensor, draft: str, k: int, clock: Clock, times: int = 8) -> dict[str, float]:
+    """Seconds of one call of each phase after context (B, T): the mean of ``times`` calls, after one that warms up.
+
+    A mean, since a whole run is a sum: where other processes interrupt, the quickest or the middle call of a short phase would
+    pass for cheaper than it is in the long run. The result is empty where the decoder offers no phases.
+    Errors: SubjectError when it offers some of the required ones only.
+    """
+    calls = timing.phases(context, draft=draft, k=k)
+    if not calls:
+        return {}
+    lacking = [name for name in PHASES if name not in calls]
+    if lacking:
+        raise SubjectError(f"phases() lacks {', '.join(lacking)}; return all of {', '.join(PHASES)}, or nothing at all")
+    further = [name for name in FURTHER if name in calls]
+    seconds: dict[str, list[float]] = {name: [] for name in (*PHASES, *further)}
+
+    def target_steps() -> None:
+        clock.timed(calls["target"])
+        seconds["target"] += [clock.timed(calls["target"])[0] for _ in range(-(-times // 2))]
+
+    target_steps()
+    for turn in range(-1, times):
+        drafting = sum(clock.timed(calls["draft"])[0] for _ in range(k)) / k
+        after = {name: clock.timed(calls[name])[0] for name in ("verify", "accept", *further)}
+        if turn >= 0:  # the first round warms up
+            for name, elapsed in {"draft": drafting, **after}.items():
+                seconds[name].append(elapsed)
+    target_steps()
+    return {name: statistics.fmean(values) for name, values in seconds.items()}
