@@ -143,7 +143,7 @@ class Timeable(Protocol):
     - ``exact_acceptance(prompts (B, T), made: Generated, *, draft, k) -> Tensor (B, R, K)``: for each round of what was
       generated, the probability with which the draft at each position is accepted, given all before it, the draft itself not
       (1 - TV of the two laws there, for token rejection). Anything, such as NaN, where no draft was tested.
-    - ``memory(batch: int, length: int) -> dict[str, int]``: bytes of the caches of ``batch`` rows of ``length`` tokens, by name.
+    - ``memory(batch: int, length: int) -> dict[str, int]``: bytes of the caches of ``batch`` rows of ``length`` tokens.
     - ``has_cache: bool``: False for a decoder without a KV cache; only the uncached baseline is then asked for.
     - ``ks: tuple[int, ...]``: the K that can be run, where those are not all of 1..max_k.
     """

@@ -9,6 +9,8 @@ from importlib import resources
 
 from markupsafe import Markup, escape
 
+from specverify.report.wording import clipped
+
 WIDTH = 360
 """Units across every plot: one unit is one pixel on a narrow phone, so text of 12 units stays legible there."""
 
@@ -46,7 +48,7 @@ def standalone(figure: Figure) -> str:
     ground = (
         f"<style>{colours}\n{shapes}\n.ground {{ fill: var(--paper); }} .plot text.title {{ font-weight: 600; }}</style>"
         f'<rect class="ground" x="-12" y="-34" width="{width + 24:g}" height="{height + 46:g}"/>'
-        f"{text(0, -14, figure.title, 'title')}"
+        f"{text(0, -14, clipped(figure.title, 54), 'title')}"
     )
     return image.replace("</desc>", "</desc>" + ground, 1) + "\n"
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specverify.report.axes import LEFT, RIGHT, SHAPES, Axes, head_of, legend
+from specverify.report.axes import LEFT, RIGHT, SHAPES, Axes, head_of, legend, nice_step
 from specverify.report.svg import WIDTH, Figure, bar, line, marker, path, svg, text
 from specverify.report.timing_runs import Run, Spread
 from specverify.report.wording import clipped
 
 Drafts = Mapping[str, Sequence[Run]]
+FEW = 10
 ACROSS = "K, drafted tokens per round"
 
 
@@ -44,9 +45,13 @@ def speedup_plot(drafts: Drafts, base: str = "cached") -> Figure | None:
 
 
 def acceptance_plot(drafts: Drafts) -> Figure | None:
-    """Share of the tested drafts that was accepted at each position of a round, at the largest K, beside its exact mean."""
+    """Share of the tested drafts that was accepted at each position of a round, at the largest K, beside its exact mean.
+
+    Positions that were tested fewer than ``FEW`` times are left out: a share of so few says nothing.
+    """
     largest = {d: max(runs, key=lambda r: r.k) for d, runs in drafts.items()}
-    shown = {d: run for d, run in largest.items() if any(a is not None for a, _ in run.by_position)}
+    places = {d: [(j, a, e) for j, (n, a, e) in enumerate(run.by_position, 1) if n >= FEW] for d, run in largest.items()}
+    shown = {d: run for d, run in largest.items() if places[d]}
     if not shown:
         return None
     most = max(len(run.by_position) for run in shown.values())
@@ -54,16 +59,16 @@ def acceptance_plot(drafts: Drafts) -> Figure | None:
     body = axes.drawn("position of the draft in its round")
     for index, (draft, run) in enumerate(shown.items()):
         style = f"series-{index % 4}"
-        got = [(axes.x(j), axes.y(a)) for j, (a, _) in enumerate(run.by_position, 1) if a is not None]
-        exact = [(axes.x(j), axes.y(e)) for j, (_, e) in enumerate(run.by_position, 1) if e is not None]
+        got = [(axes.x(j), axes.y(a)) for j, a, _ in places[draft] if a is not None]
+        exact = [(axes.x(j), axes.y(e)) for j, _, e in places[draft] if e is not None]
         body += legend(index, f"{clipped(draft, 20)}, K = {run.k}" + ("; dashed: exact along the texts" if exact else ""))
         body += [path(exact, "predicted " + style)] if exact else []
         body += [path(got, "series " + style), *(marker(x, y, SHAPES[index % 4], "dot " + style) for x, y in got)]
-    said = "; ".join(f"{d} " + ", ".join(f"{a:.2f}" for a, _ in run.by_position if a is not None) for d, run in shown.items())
+    said = "; ".join(f"{d} " + ", ".join(f"{j}: {a:.2f}" for j, a, _ in places[d] if a is not None) for d in shown)
     note = "Of the drafts that were tested: those whose predecessors in the round were all accepted. Late positions are tested "
     note += "in easy places only, and seldom."
     title = "Share of tested drafts accepted, against position"
-    return svg(axes.height, title, f"By position from 1. {said}.", body, name="acceptance", note=note)
+    return svg(axes.height, title, f"By position. {said}.", body, name="acceptance", note=note)
 
 
 def mismatch_plot(drafts: Drafts) -> Figure | None:
@@ -94,7 +99,7 @@ def mismatch_plot(drafts: Drafts) -> Figure | None:
         body += [marker(x, y, SHAPES[index % 4], "dot " + style) for x, y in placed]
     said = "; ".join(f"{d} " + ", ".join(f"K = {k}: {tax:.2f}" for k, tax in points) for d, points in taxes.items())
     note = "Above the dashed line speculation with that draft is slower than none."
-    title = f"The mismatch tax: time per token over that with the {first} draft"
+    title = f"The mismatch tax: time per token, {clipped(first, 14)} draft = 1"
     return svg(axes.height, title, f"Ratios. {said}.", body, name="mismatch-tax", note=note)
 
 
@@ -139,9 +144,10 @@ def phase_plot(drafts: Drafts) -> Figure | None:
         if run.per_round is not None:
             body.append(marker(left + room * run.per_round / top, y + 12.5, "diamond", "mark-certified"))
     floor = head + row * len(shown)
-    for tick in range(0, int(top) + 1):
+    step = nice_step(top)
+    for tick in (i * step for i in range(int(top / step) + 1)):
         at = left + room * tick / top
-        body += [line(at, floor, at, floor + 4, "axis"), text(at, floor + 16, str(tick), "small", "middle")]
+        body += [line(at, floor, at, floor + 4, "axis"), text(at, floor + 16, f"{tick:g}", "small", "middle")]
     body.append(text(left + room / 2, floor + 32, "steps of the baseline, by K", "small", "middle"))
     said = "; ".join(
         f"K = {r.k}: " + ", ".join(f"{words} {r.parts.get(name, 0):.2f}" for name, words in present) for r in shown
@@ -172,5 +178,5 @@ def rate_plot(baselines: Mapping[str, Spread], drafts: Drafts) -> Figure | None:
             text(room * rate.high / top + 6, y + 28, f"{rate.median:.4g}"),
         ]
     said = "; ".join(f"{name}: {rate.median:.4g}" for name, rate in rows)
-    title = "Tokens per second: baselines, and each draft at its fastest K"
+    title = "Tokens per second, each draft at its fastest K"
     return svg(8 + 40 * len(rows), title, said, body, name="tokens-per-second")

@@ -27,8 +27,8 @@ class Spread:
 class Run:
     """One timed setting: a draft and K.
 
-    by_position: share accepted and exact mean, by position. parts: what a round costs by phase, K draft steps as one, in steps
-    of the baseline; round: what a measured one takes. exact, error, z: tokens per round against their exact value.
+    by_position: places tested, share accepted and exact mean, by position. parts: what a round costs by phase, K draft steps as
+    one, in steps of the baseline; round: what a measured one takes. exact, error, z: tokens per round against the exact value.
     """
 
     draft: str
@@ -43,7 +43,7 @@ class Run:
     exact: float | None = None
     error: float | None = None
     z: float | None = None
-    by_position: tuple[tuple[float | None, float | None], ...] = ()
+    by_position: tuple[tuple[float, float | None, float | None], ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
     round: float | None = None
 
@@ -95,7 +95,10 @@ def run_of(value: Any) -> Run | None:
         real(exact.get("tokens_per_round")),
         real(exact.get("error")),
         real(exact.get("z")),
-        tuple((real(mapping(p).get("accepted")), real(mapping(p).get("exact"))) for p in listed(run.get("by_position"))),
+        tuple(
+            (real(p.get("tested")) or 0.0, real(p.get("accepted")), real(p.get("exact")))
+            for p in map(mapping, listed(run.get("by_position")))
+        ),
         _parts(costs, int(k)),
         real(run.get("round")),
     )

@@ -75,7 +75,15 @@ def tokens_per_pass(run: Run, tokens: int) -> float:
 
 def decoding_speedup(base: Base, run: Run, tokens: int) -> float:
     """Seconds per token of the baseline over those with speculation, reading the prompt left out on both sides."""
-    step, seconds = base.step(tokens), round_seconds(run)
-    if step <= 0 or seconds <= 0:
+    return base.step(tokens) * tokens_per_pass(run, tokens) / round_seconds(run)
+
+
+def insist_on_time(samples: Samples) -> None:
+    """Refuse what took no time. Errors: SubjectError when a run took no longer than one of a single token."""
+    tokens = samples.sweep.tokens
+    by_step = any(run.first_seconds is not None for runs in samples.runs.values() for run in runs)
+    steps = [base.step(tokens) if by_step else base.seconds for base in samples.baselines[samples.base]]
+    rounds = [round_seconds(r) for runs in samples.runs.values() for r in runs if r.accepted is not None and r.rounds]
+    targets = [timed["target"] for several in samples.phases.values() for timed in several]
+    if min([*steps, *rounds, *targets]) <= 0:
         raise SubjectError(f"{tokens} tokens take no longer than one, as far as the clock tells; ask for more --tokens")
-    return step * tokens_per_pass(run, tokens) / seconds

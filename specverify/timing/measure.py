@@ -25,6 +25,9 @@ from specverify.timing.phases import phase_seconds
 from specverify.timing.predict import Rounds
 from specverify.timing.reading import accepted_rows, insist_on_length
 
+FIRST_RUNS = 3
+"""Runs of one token beside each run, the median counts: an interruption of so short a run would weigh much."""
+
 
 def shortest(k: int) -> int:
     """Return the fewest tokens of a row that leave a round of K drafts to count, see :func:`unbiased_rounds`."""
@@ -165,7 +168,7 @@ class _Measurement:
                 for name, values in base.items():
                     seconds, first = (statistics.median(getattr(v, f) for v in values) for f in ("seconds", "first_seconds"))
                     self.samples.baselines.setdefault(name, []).append(Base(seconds, first))
-        if self.samples.device == "cpu" and self.spent > 0 and isinstance(self.clock, WallClock):
+        if self.samples.device == "cpu" and self.spent > 0 and getattr(self.clock, "now", None) is time.perf_counter:
             self.samples.share = self.worked / self.spent / torch.get_num_threads()
         return self.samples
 
@@ -181,7 +184,7 @@ class _Measurement:
             # Phases are timed half-way through a text, where a step costs what it costs on average.
             self.context = torch.cat([rows, made[:, : self.sweep.tokens // 2].to(rows)], 1)
             self.samples.device = made.device.type
-        return Base(seconds, run(1)[0])
+        return Base(seconds, statistics.median(run(1)[0] for _ in range(FIRST_RUNS)))
 
     def _speculative(self, rows: Tensor, draft: str, k: int, seed: int, repetition: int) -> None:
         def run(tokens: int) -> tuple[float, Generated]:
@@ -197,8 +200,9 @@ class _Measurement:
             found = Run(seconds, int((made.tokens >= 0).sum()), reported)
         else:
             counts = accepted_rows(made, len(rows), tokens, k)
-            first_seconds, first = run(1)
-            first_rounds = max(map(len, accepted_rows(first, len(rows), 1, k)))
+            firsts = [run(1) for _ in range(FIRST_RUNS)]
+            first_rounds = max(map(len, accepted_rows(firsts[0][1], len(rows), 1, k)))
+            first_seconds = statistics.median(elapsed for elapsed, _ in firsts)
             found = Run(seconds, made.tokens.numel(), counts, first_seconds, first_rounds)
         if repetition < 0:
             return

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from specverify.timing.costs import costs_of, decoding_speedup, round_seconds, step_over_target, tokens_per_pass
+from specverify.timing.costs import costs_of, decoding_speedup, insist_on_time, round_seconds, step_over_target, tokens_per_pass
 from specverify.timing.exact import against_exact, pooled, rates_by_position
 from specverify.timing.measure import Samples
 from specverify.timing.phases import FURTHER, PHASES
@@ -128,7 +128,11 @@ def timing_json(
 
 
 def sweep_json(samples: Samples) -> dict[str, Any]:
-    """What one sweep over drafts and K measured: baselines, runs, best and losing K, phases."""
+    """What one sweep over drafts and K measured: baselines, runs, best and losing K, phases.
+
+    Errors: SubjectError when runs took no time.
+    """
+    insist_on_time(samples)
     sweep = samples.sweep
     made = sweep.batch * sweep.tokens
     costs = costs_of(samples)
