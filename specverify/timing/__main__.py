@@ -130,7 +130,7 @@ def _measured(options: argparse.Namespace, opened: Opened) -> tuple[dict[str, An
     sizes = None if batches is None else read_batches(batches)
     opened = replace(opened, prompts=opened.prompts[: options.prompts]) if options.prompts is not None else opened
     sweep = sweep_of(options, opened)
-    short, clock = varied(sweep, options.full), clock_for(options.device)
+    short, clock = varied(sweep, options.full), clock_for(options.device, options.clock)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     with _progress(_steps(opened, sweep, short, len(heats or ()) + len(sizes or ()))) as on_done:
         samples = measure(opened.timing, opened.prompts, sweep, clock=clock, on_done=on_done)

@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from specverify.errors import UsageError
+
 T = TypeVar("T")
 
 UNJOINED = 100e-6
@@ -80,6 +82,23 @@ class CudaClock:
             return first.elapsed_time(last) / 1000 + (late if late > UNJOINED else 0.0), result
 
 
-def clock_for(device: str | None) -> Clock:
-    """Events for a CUDA device, the wall clock for anything else."""
-    return CudaClock(device) if device is not None and torch.device(device).type == "cuda" else WallClock()
+class ProcessClock(WallClock):
+    """Counts the processor seconds of this process, so that what other processes take is no part of it.
+
+    It says what the wall clock says on a quiet machine, for work of this process in one thread. Waiting, other processes and
+    devices do not count, and several threads count several times.
+    """
+
+    kind = "processor time"
+
+    def __init__(self, now: Callable[[], float] = time.process_time) -> None:
+        super().__init__(now)
+
+
+def clock_for(device: str | None, kind: str = "wall") -> Clock:
+    """Events for a CUDA device; for anything else the wall clock, or with "cpu" the processor's time. Errors: UsageError."""
+    if device is not None and torch.device(device).type == "cuda":
+        if kind == "cpu":
+            raise UsageError("--clock cpu counts no work of a CUDA device; leave it out with --device cuda")
+        return CudaClock(device)
+    return ProcessClock() if kind == "cpu" else WallClock()

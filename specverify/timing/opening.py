@@ -21,7 +21,7 @@ RANDOM_PROMPTS = (8, 16)
 SUPPLIED = "supplied"
 OVER_SUPPLIED = (
     "the decoder has no 'timing': it was built over models that specverify supplies, which have no KV cache, so the baseline "
-    "is the target alone without one, and o is a round of the decoder over models that are looked up. For its own models and "
+    "is the target alone without one, and o is a round of the decoder over models that cost nothing. For its own models and "
     "caches give it a 'timing' (specverify.subjects.Timeable)"
 )
 REQUIRED = ("drafts", "max_k", "baseline", "speculative", "phases")

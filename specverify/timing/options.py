@@ -43,6 +43,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--prompts", type=int, default=None, metavar="N", help="use the first N prompts (default: all)")
     made.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
     made.add_argument("--device", default=None, help="where to run, such as cuda: timed with events (default: where it is)")
+    made.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall", help="cpu: processor time, which leaves out other processes"
+    )
     made.add_argument("--seed", type=int, default=0, help="root seed of tokens and order (default 0)")
     made.add_argument(
         "--temperatures", default=None, help=f"temperatures to compare, or none (default {TEMPERATURES}; with --quick none)"
@@ -82,6 +85,8 @@ def check(options: argparse.Namespace) -> None:
         raise UsageError(f"there is no folder {options.json.parent} for --json")
     if options.plots is not None and options.plots.exists() and not options.plots.is_dir():
         raise UsageError(f"--plots {options.plots} is a file; name a folder")
+    if options.clock == "cpu" and options.threads > 1:
+        raise UsageError("--clock cpu counts every thread's time; use it with --threads 1")
     if options.device is not None:
         import torch
 
@@ -140,7 +145,7 @@ def varied(sweep: Sweep, full: bool) -> Sweep:
     tokens = max(min(sweep.tokens, VARIED_TOKENS), shortest(max(ks)))
     repetitions = min(sweep.repetitions, VARIED_REPETITIONS)
     few = replace(sweep, drafts=sweep.drafts[:1], ks=ks, tokens=tokens, repetitions=repetitions, uncached=False)
-    return replace(few, base_runs=1, phase_calls=2)
+    return replace(few, base_runs=1, phase_calls=4)
 
 
 def _among(known: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,6 +7,8 @@ verify pass, the rule, and what comes after it; target steps in a row, as in the
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -18,6 +20,29 @@ PHASES = ("target", "draft", "verify", "accept")
 """What a round is made of; "target" is the unit."""
 FURTHER = ("cache", "loop")
 """What comes on top where a decoder tells: taking tokens back, and the bookkeeping of its loop."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A phase that cannot be called alone: one occurrence takes what ``longer`` takes beyond ``shorter``, divided by ``times``.
+
+    For a loop that is only seen from outside: runs of several rounds and of one, and how many rounds lie between them.
+    """
+
+    longer: Callable[[], object]
+    shorter: Callable[[], object]
+    times: int
+
+    def __call__(self) -> object:
+        """Make the longer call."""
+        return self.longer()
+
+
+def one_call(call: Callable[[], object], clock: Clock) -> float:
+    """Seconds of one occurrence of a phase; a :class:`Difference` may come out negative in a noisy moment."""
+    if isinstance(call, Difference):
+        return (clock.timed(call.longer)[0] - clock.timed(call.shorter)[0]) / call.times
+    return clock.timed(call)[0]
 
 
 def phase_seconds(timing: Timeable, context: Tensor, draft: str, k: int, clock: Clock, times: int = 8) -> dict[str, float]:
@@ -38,12 +63,12 @@ def phase_seconds(timing: Timeable, context: Tensor, draft: str, k: int, clock: 
 
     def target_steps() -> None:
         clock.timed(calls["target"])
-        seconds["target"] += [clock.timed(calls["target"])[0] for _ in range(-(-times // 2))]
+        seconds["target"] += [one_call(calls["target"], clock) for _ in range(-(-times // 2))]
 
     target_steps()
     for turn in range(-1, times):
-        drafting = sum(clock.timed(calls["draft"])[0] for _ in range(k)) / k
-        after = {name: clock.timed(calls[name])[0] for name in ("verify", "accept", *further)}
+        drafting = sum(one_call(calls["draft"], clock) for _ in range(k)) / k
+        after = {name: one_call(calls[name], clock) for name in ("verify", "accept", *further)}
         if turn >= 0:  # the first round warms up
             for name, elapsed in {"draft": drafting, **after}.items():
                 seconds[name].append(elapsed)

@@ -75,7 +75,7 @@ def machine_note(available: int, load: float | None, baseline: Mapping[str, floa
     if load is not None and load > available / 2:
         causes.append(f"a load of {load:.1f} when the run began")
     if share is not None and share < 1 - NOISY:
-        causes.append(f"other processes took {1 - share:.0%} of the time")
+        causes.append(f"other processes took {1 - share:.0%} of the time; --clock cpu leaves them out")
     if apart > NOISY:
         causes.append(f"quartiles of the baseline {apart:.0%} apart")
     if not causes:

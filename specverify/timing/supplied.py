@@ -18,6 +18,8 @@ from torch import Tensor
 
 from specverify.outputs import normalise_generated
 from specverify.subjects import Decoder, Generated
+from specverify.timing.phases import Difference
+from specverify.timing.reading import accepted_rows
 
 if TYPE_CHECKING:
     from specverify.subjects import Model
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 VOCAB_SIZE = 64
 DRAFTS = ("aligned", "mismatched", "adversarial")
 MOST_K = 8
+FREE_TOKENS = 25
+"""Tokens of a run over models that cost nothing: enough for a few rounds even where all K = 8 drafts are accepted."""
 MEMORY = 0.7
 """How much of an embedding is left one token on: laws depend on all of a text, and most on its end."""
 SHARPNESS, APART = 2.5, 0.2
@@ -108,27 +112,27 @@ class SuppliedModel:
         return torch.nn.functional.layer_norm(x, x.shape[-1:])
 
 
-class LookedUp:
-    """A model that costs next to nothing: the law depends on the last token alone and is looked up."""
+class Constant:
+    """A model that costs next to nothing: one law, whatever came before."""
 
     def __init__(self, seed: int, dtype: torch.dtype, temperature: float) -> None:
         self.vocab_size = VOCAB_SIZE
-        logits = SHARPNESS * torch.randn(VOCAB_SIZE, VOCAB_SIZE, generator=torch.Generator().manual_seed(seed))
+        logits = SHARPNESS * torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(seed))
         if temperature == 0:
             logits = torch.full_like(logits, -math.inf).scatter_(-1, logits.argmax(-1, keepdim=True), 0.0)
-        self.table = logits.to(dtype)
+        self.logits = logits.to(dtype)
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Logits (B, T, V) for ids (B, T)."""
-        self.table = self.table.to(ids.device)
-        return self.table[ids]
+        """Logits (B, T, V) for ids (B, T), in memory of their own, since a decoder may write into them."""
+        return self.logits.to(ids.device).expand(*ids.shape, -1).clone()
 
 
 class SuppliedTiming:
     """A decoder's ``build`` over supplied models as a :class:`specverify.subjects.Timeable`.
 
     There is no KV cache: "target" and "draft" are calls over the text, "verify" one over K more tokens, and "accept" is a
-    whole round of the decoder over models that are looked up, so it holds all that the decoder itself does in a round.
+    whole round of the decoder over models that cost nothing, so it holds all that the decoder itself does in a round. A
+    decoder is seen from outside: a round is what several take beyond one.
     """
 
     drafts: tuple[str, ...] = DRAFTS
@@ -183,13 +187,18 @@ class SuppliedTiming:
         target, drafting = self.model("target"), self.model(draft)
         draws = torch.Generator(prompts.device).manual_seed(0)
         dtype = self.subject.facts.torch_dtype
-        free = LookedUp(0, dtype, self.temperature), LookedUp(1, dtype, self.temperature)
+        free = Constant(0, dtype, self.temperature), Constant(1, dtype, self.temperature)
         longer = torch.cat([prompts, prompts[:, :1].expand(-1, k)], 1)
+
+        def alone(tokens: int) -> Generated:
+            return self._generated(*free, prompts, tokens, k, 0)
+
+        rounds = [max(map(len, accepted_rows(alone(n), len(prompts), n, k))) for n in (1, FREE_TOKENS)]
         return {
             "target": lambda: _choose(target(prompts)[:, -1], draws),
             "draft": lambda: drafting(prompts),
             "verify": lambda: target(longer),
-            "accept": lambda: self._generated(*free, prompts, 1, k, 0),
+            "accept": Difference(lambda: alone(FREE_TOKENS), lambda: alone(1), max(rounds[1] - rounds[0], 1)),
         }
 
 

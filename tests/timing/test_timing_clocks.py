@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from specverify.timing.clocks import UNJOINED, CudaClock, WallClock, clock_for
+from specverify.errors import UsageError
+from specverify.timing.clocks import UNJOINED, CudaClock, ProcessClock, WallClock, clock_for
 
 
 class Device:
@@ -106,6 +108,17 @@ def test_cuda_is_timed_with_events_and_everything_else_on_the_wall():
     assert isinstance(clock_for("cpu"), WallClock)
     assert isinstance(clock_for(None), WallClock)
     assert (clock_for("cuda").kind, clock_for(None).kind) == ("CUDA events", "wall clock")
+    with pytest.raises(UsageError, match="--clock cpu counts no work of a CUDA device"):
+        clock_for("cuda", "cpu")
+
+
+def test_processor_time_does_not_pass_while_waiting():
+    """A sleep counts on the wall and not for the processor."""
+    clock = clock_for(None, "cpu")
+    assert (type(clock), clock.kind) == (ProcessClock, "processor time")
+    asleep = 0.05
+    assert WallClock().timed(lambda: time.sleep(asleep))[0] >= asleep
+    assert clock.timed(lambda: time.sleep(asleep))[0] < asleep
 
 
 @pytest.mark.cuda

@@ -33,7 +33,7 @@ TELLING = "scripted:telling"
 @pytest.fixture(autouse=True)
 def scripted_clock(monkeypatch):
     """Time scripted decoders by their own clock."""
-    monkeypatch.setattr("specverify.timing.clocks.clock_for", lambda device: scripted.opened_clock())
+    monkeypatch.setattr("specverify.timing.clocks.clock_for", lambda device, kind: scripted.opened_clock())
 
 
 def _write_certificate(folder: Path, subject: object = scripted.subject) -> Path:
@@ -76,6 +76,8 @@ def test_bench_prints_a_table_and_writes_json(tmp_path, capsys):
         (["--fail-above", "1.5"], "is no share"),
         (["--temperatures", "hot"], "is no list of numbers"),
         (["--batches", "0"], "must be at least 1"),
+        (["--clock", "cpu", "--threads", "2"], "use it with --threads 1"),
+        (["--clock", "sun"], "invalid choice"),
         (["--quick", "--full"], "contradict each other"),
         (["--device", "toaster"], "is no device of torch"),
         (["--compare", "nothing.json"], "cannot read nothing.json"),
@@ -103,7 +105,7 @@ def test_ks_are_read_as_numbers_lists_and_ranges():
 
 def test_a_subject_without_timing_is_timed_all_the_same(capsys, monkeypatch):
     """A decoder that only generates gets its speed and a note on what to add."""
-    monkeypatch.setattr("specverify.timing.clocks.clock_for", lambda device: WallClock())
+    monkeypatch.setattr("specverify.timing.clocks.clock_for", lambda device, kind: WallClock())
     assert main(["scripted:generating", *ALONE, "--tokens", "24", "--repetitions", "2"]) == 0
     assert "note: the decoder has no 'timing' and no 'build'" in capsys.readouterr().out
 

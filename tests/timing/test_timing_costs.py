@@ -10,6 +10,7 @@ from specverify.errors import SubjectError
 from specverify.timing.clocks import WallClock
 from specverify.timing.costs import round_seconds, tokens_per_pass
 from specverify.timing.measure import Run, Sweep, measure
+from specverify.timing.phases import Difference
 from specverify.timing.record import timing_json
 from specverify.timing.table import render
 
@@ -112,3 +113,16 @@ def test_a_clock_too_coarse_for_the_run_is_said():
 
     with pytest.raises(SubjectError, match="ask for more --tokens"):
         _record(Instant())
+
+
+def test_a_phase_may_be_the_difference_of_two_calls():
+    """A loop that is only seen from outside: nine rounds and a start of 7, less one round and the start, over eight."""
+
+    class Outside(Telling):
+        def phases(self, *a, **b):
+            inside = super().phases(*a, **b)
+            return {**inside, "loop": Difference(self.taking(7 + 9 * LOOP), self.taking(7 + LOOP), 8)}
+
+    for run in _record(Outside())["runs"]:
+        assert run["costs"]["parts"]["loop"] == pytest.approx(LOOP, rel=1e-5)
+        assert run["remainder"] == pytest.approx(0, abs=1e-4)

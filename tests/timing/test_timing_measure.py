@@ -118,7 +118,7 @@ def test_the_machine_is_named_as_what_it_is():
     assert machine_note(16, 0.3, steady, 0.99) == "quiet: quartiles of the baseline 2% apart"
     assert machine_note(2, 0.0, steady).startswith("a small machine (2 cores)")
     assert machine_note(2, 0.0, scattered).startswith("a small, noisy machine (2 cores, quartiles")
-    assert "other processes took 30% of the time" in machine_note(16, 0.0, steady, 0.7)
+    assert "other processes took 30% of the time; --clock cpu leaves them out" in machine_note(16, 0.0, steady, 0.7)
     assert "a load of 12.0 when the run began" in machine_note(16, 12.0, steady)
     assert "41% apart" in machine_note(16, None, scattered)
 

@@ -13,7 +13,7 @@ from specverify.timing.clocks import WallClock
 from specverify.timing.measure import Sweep, measure
 from specverify.timing.opening import open_timeable
 from specverify.timing.record import timing_json
-from specverify.timing.supplied import DRAFTS, LookedUp, Size, SuppliedModel, SuppliedTiming, plain_loop
+from specverify.timing.supplied import DRAFTS, Constant, Size, SuppliedModel, SuppliedTiming, plain_loop
 from specverify.timing.table import render
 
 SMALL = Size(32, 2, 64)
@@ -58,12 +58,12 @@ def test_drafts_differ_in_how_much_is_accepted():
 
 
 def test_temperature_shapes_the_laws_of_supplied_models():
-    """At 0 one token is left and it was the likeliest; at 2 the logits are halved up to a constant; free models follow."""
+    """At 0 one token is left and it was the likeliest; at 2 the logits are halved up to a constant; so are constant ones."""
     cold = _model(temperature=0.0)(IDS).softmax(-1)
     assert torch.equal(cold.argmax(-1), _model()(IDS).argmax(-1))
     assert (cold.max(-1).values == 1).all()
     assert _model(temperature=2.0)(IDS) == pytest.approx(_model()(IDS) / 2, abs=1e-5)
-    assert (LookedUp(0, torch.float64, 0.0)(IDS).softmax(-1).max(-1).values == 1).all()
+    assert (Constant(0, torch.float64, 0.0)(IDS).softmax(-1).max(-1).values == 1).all()
     assert _timing().at(0.0).model("target").temperature == 0.0
 
 
