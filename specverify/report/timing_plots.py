@@ -65,8 +65,10 @@ def acceptance_plot(drafts: Drafts) -> Figure | None:
         body += [path(exact, "predicted " + style)] if exact else []
         body += [path(got, "series " + style), *(marker(x, y, SHAPES[index % 4], "dot " + style) for x, y in got)]
     said = "; ".join(f"{d} " + ", ".join(f"{j}: {a:.2f}" for j, a, _ in places[d] if a is not None) for d in shown)
-    note = "Of the drafts that were tested: those whose predecessors in the round were all accepted. Late positions are tested "
-    note += "in easy places only, and seldom."
+    note = (
+        "Of the drafts that were tested: those whose predecessors in the round were all accepted. Positions tested fewer than "
+    )
+    note += f"{FEW} times are left out."
     title = "Share of tested drafts accepted, against position"
     return svg(axes.height, title, f"By position. {said}.", body, name="acceptance", note=note)
 
@@ -89,7 +91,7 @@ def mismatch_plot(drafts: Drafts) -> Figure | None:
     axes = Axes(ks, 0, top, head_of(1 + len(taxes)))
     body = axes.drawn(ACROSS, "x{:g}".format)
     body += [*legend(0, f"baseline alone, no speculation, over the {clipped(first, 16)} draft")]
-    body += [line(LEFT, axes.y(1), RIGHT, axes.y(1), "one"), text(RIGHT, axes.y(1) - 4, f"{first} draft", "small", "end")]
+    body += [line(LEFT, axes.y(1), RIGHT, axes.y(1), "one"), text(RIGHT, axes.y(1) + 13, f"{first} draft", "small", "end")]
     lines = {first: [(k, fastest[k]) for k in ks], **taxes}
     for index, (draft, points) in enumerate(lines.items()):
         style = f"series-{index % 4}"

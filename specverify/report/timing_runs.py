@@ -18,9 +18,8 @@ class Spread:
 
     def words(self) -> str:
         """``1.62 (1.55 to 1.70)``."""
-        if self.low == self.high:
-            return f"{self.median:.3g}"
-        return f"{self.median:.3g} ({self.low:.3g} to {self.high:.3g})"
+        median, low, high = (f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}" for x in (self.median, self.low, self.high))
+        return median if self.low == self.high else f"{median} ({low} to {high})"
 
 
 @dataclass(frozen=True)

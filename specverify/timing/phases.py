@@ -46,7 +46,7 @@ def one_call(call: Callable[[], object], clock: Clock) -> float:
 
 
 def phase_seconds(timing: Timeable, context: Tensor, draft: str, k: int, clock: Clock, times: int = 8) -> dict[str, float]:
-    """Seconds of one call of each phase after context (B, T): the mean of ``times`` calls, after one that warms up.
+    """Seconds of one call of each phase after context (B, T): the mean of ``times`` calls, after some that warm up.
 
     A mean, since a whole run is a sum: where other processes interrupt, the quickest or the middle call of a short phase would
     pass for cheaper than it is in the long run. The result is empty where the decoder offers no phases.
@@ -62,7 +62,8 @@ def phase_seconds(timing: Timeable, context: Tensor, draft: str, k: int, clock: 
     seconds: dict[str, list[float]] = {name: [] for name in (*PHASES, *further)}
 
     def target_steps() -> None:
-        clock.timed(calls["target"])
+        for _ in range(2):  # what was timed before has filled the processor's caches with something else
+            clock.timed(calls["target"])
         seconds["target"] += [one_call(calls["target"], clock) for _ in range(-(-times // 2))]
 
     target_steps()
