@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,10 @@ def memory_json(timing: Timeable, prompts: Tensor, sweep: Sweep, device: str) ->
     cached = bool(getattr(timing, "has_cache", True))
     draft, k = sweep.drafts[0], max(sweep.ks)
     peak: Callable[[Callable[[], object]], int | None]
-    how, peak = ("cuda", _cuda_peak) if torch.device(device).type == "cuda" else _host_peak()
+    if torch.device(device).type == "cuda":
+        how, peak = "cuda", partial(_cuda_peak, device)
+    else:
+        how, peak = _host_peak()
     runs: dict[str, Callable[[], object]] = {
         ("cached" if cached else "uncached"): lambda: timing.baseline(rows, sweep.tokens, cached=cached, seed=sweep.seed),
         f"{draft} K={k}": lambda: timing.speculative(rows, sweep.tokens, draft=draft, k=k, seed=sweep.seed),
@@ -65,13 +69,14 @@ def _caches(timing: Timeable, batch: int, length: int) -> dict[str, int] | None:
     return {str(name): count for name, count in told.items()}
 
 
-def _cuda_peak(run: Callable[[], object]) -> int:
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+def _cuda_peak(device: str, run: Callable[[], object]) -> int:
+    """Bytes of torch's allocator on one device, with nothing of an earlier run pending and all of this one done."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
     run()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
 
 
 def _host_peak() -> tuple[str, Callable[[Callable[[], object]], int | None]]:

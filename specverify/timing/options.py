@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 USAGE_ERROR = 64
 TOKENS, REPETITIONS, KS = 80, 5, tuple(range(1, 9))
 QUICK_TOKENS, QUICK_REPETITIONS, QUICK_KS = 48, 3, (1, 2, 4, 8)
-VARIED_TOKENS, VARIED_REPETITIONS, VARIED_KS = 48, 3, (2, 4, 8)
+VARIED_TOKENS, VARIED_REPETITIONS, VARIED_KS = 40, 3, (2, 4, 8)
 """What temperatures and batches are swept with, one draft, unless --full: each of them is a measurement of its own."""
 TEMPERATURES, BATCHES, NONE = "0,0.7,1", "1,2,4,8,16,32", "none"
 NEWEST = Path()

@@ -88,3 +88,24 @@ def test_the_table_says_what_was_read_and_what_was_not_told():
     assert "give timing.memory(batch, length)" in text
     told = {**how, "caches": {"target": 2048, "draft": 5}}
     assert "caches: target 2.0 KiB, draft 5 B" in render({**_record(Scripted(), ks=(1,)), "memory": told})
+
+
+def test_on_cuda_the_allocator_of_that_device_is_asked(monkeypatch):
+    """The peak is forgotten before each run, what was allocated before is no part of it, and all work is waited for."""
+    asked: list[tuple[str, str]] = []
+    held = {"memory_allocated": 100, "max_memory_allocated": 350}
+
+    def answering(name):
+        def answer(device):
+            asked.append((name, device))
+            return held.get(name)
+
+        return answer
+
+    for name in ("synchronize", "reset_peak_memory_stats", *held):
+        monkeypatch.setattr(torch.cuda, name, answering(name))
+    found = memory_json(Scripted(), PROMPTS, SWEEP, "cuda:1")
+    assert found["bytes"] == {"cached": 250, "aligned K=3": 250}
+    assert found["how"].startswith("torch.cuda.max_memory_allocated")
+    order = ["synchronize", "reset_peak_memory_stats", "memory_allocated", "synchronize", "max_memory_allocated"]
+    assert asked == 2 * [(name, "cuda:1") for name in order]
