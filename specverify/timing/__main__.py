@@ -118,7 +118,7 @@ def _measured(options: argparse.Namespace, opened: Opened) -> tuple[dict[str, An
     """Run the main sweep, those over temperatures and batches, and read the memory."""
     from dataclasses import replace
 
-    from specverify.timing.clocks import clock_for
+    from specverify.timing.clocks import CudaClock, clock_for
     from specverify.timing.measure import measure
     from specverify.timing.memory import memory_json
     from specverify.timing.record import timing_json
@@ -134,7 +134,8 @@ def _measured(options: argparse.Namespace, opened: Opened) -> tuple[dict[str, An
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     with _progress(_steps(opened, sweep, short, len(heats or ()) + len(sizes or ()))) as on_done:
         samples = measure(opened.timing, opened.prompts, sweep, clock=clock, on_done=on_done)
-        samples.device = options.device or samples.device
+        if clock.kind == CudaClock.kind:  # ids may stay on the host
+            samples.device = options.device
         further: dict[str, Any] = {}
         if heats is not None:
             further["temperatures"] = sweep_temperatures(opened, heats, short, clock, on_done)

@@ -51,10 +51,15 @@ class Opened:
         return tuple(getattr(self.timing, "ks", range(1, self.timing.max_k + 1)))
 
     def on(self, device: str) -> Opened:
-        """Return the same decoder on a device, such as "cuda". Errors: UsageError without one, SubjectError if it cannot."""
+        """Return the same decoder on a device, such as "cuda"; one that cannot be moved is taken to be on the CPU already.
+
+        Errors: UsageError where there is no such device, SubjectError where the decoder cannot be moved there.
+        """
         if torch.device(device).type == "cuda" and not torch.cuda.is_available():
             raise UsageError(f"there is no CUDA device for --device {device}; leave the option out to time on the CPU")
         moved = getattr(self.timing, "on", None)
+        if moved is None and torch.device(device).type == "cpu":
+            return self
         if moved is None:
             raise SubjectError(
                 f"{self.name}.timing cannot be moved to {device}: give it on(device), which returns a Timeable there, over "

@@ -237,8 +237,9 @@ def test_another_device_is_asked_of_the_timing():
     """on() moves timing and prompts; without it the message says what to add; without CUDA it is a wrong call."""
     supplied, own = open_timeable(built), open_timeable(untimed)
     assert supplied.on("cpu").timing.device == "cpu"
+    assert own.on("cpu") is own
     with pytest.raises(SubjectError, match=r"give it on\(device\)"):
-        own.on("cpu")
+        own.on("meta")
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="there is no CUDA device"):
             supplied.on("cuda")
