@@ -64,7 +64,7 @@ def runs_of(
     def case(name: str, k: int) -> Callable[[Tensor, int], Generated]:
         drafter, rule_name = FAMILIES[name].trained(weights.FOLDER), FAMILIES[name].rules[0]
         rule: Any = tree_rule_named(rule_name) if rule_name in TREE_RULES else rule_named(rule_name)
-        costs = None if k else measured_costs(main, drafter, prompts(1, 48), rule=rule)
+        costs = None if k else measured_costs(main, drafter, prompts(1, 48))
 
         def run(prompt: Tensor, seed: int) -> Generated:
             pace = AdaptiveK(costs) if costs is not None else k

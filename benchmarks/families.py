@@ -18,21 +18,21 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from reference.exposed import adaptive, family_subject
+from reference.exposed import adaptive_k, family_subject
 from reference.families import FAMILIES
 from specverify.subjects import Decoder
 
 LOSSY = ("medusa__typical_acceptance",)
 NAMES = [f"{family}__{rule}" for family, of in FAMILIES.items() if family != "mismatched" for rule in of.rules]
-ALL = [*NAMES, "adaptive", *LOSSY]
+ALL = [*NAMES, "adaptive_k", *LOSSY]
 
 
 def __getattr__(name: str) -> Decoder:
     """Make the subject ``family__rule``, so that each has a name by which it is found: benchmarks/families.py:NAME."""
     if name not in ALL:
         raise AttributeError(name)
-    if name == "adaptive":
-        return adaptive
+    if name == "adaptive_k":
+        return adaptive_k
     family, rule = name.split("__")
     return family_subject(family, rule)
 

@@ -18,7 +18,7 @@ _HOME = {
     "prompt_lookup": "reference.exposed",
     "early_exit": "reference.exposed",
     "feature_layer": "reference.exposed",
-    "adaptive": "reference.exposed",
+    "adaptive_k": "reference.exposed",
     "typical_acceptance": "reference.exposed",
     "open_trained": "reference.exposed",
     "ReferenceDecoder": "reference.engine",

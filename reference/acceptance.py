@@ -32,15 +32,14 @@ class TakenTokens:
 class TakenRound:
     """In the place of a rule: emits what the text took, and keeps the laws of the round."""
 
-    def __init__(self, block: Tensor, vocab_size: int) -> None:
-        self.block, self.vocab_size = block, vocab_size
+    def __init__(self, block: Tensor) -> None:
+        self.block = block
         self.chances = torch.empty(0)
 
     def verify(self, draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, noise: Any) -> Emitted:  # noqa: ARG002
-        """Emit the block (n,) and note sum min(p, q) of every place (K,); NaN where nothing was drafted."""
+        """Emit the block (n,) and note sum min(p, q) of every place (K,)."""
         K, n = draft_tokens.shape[1], len(self.block)
-        chances = torch.minimum(draft_probs[0], target_probs[0, :K]).sum(-1).double()
-        self.chances = torch.where(draft_tokens[0] < self.vocab_size, chances, torch.nan)
+        self.chances = torch.minimum(draft_probs[0], target_probs[0, :K]).sum(-1).double()
         tokens = torch.cat([self.block, self.block.new_full((K + 1 - n,), -1)])[None]
         return Emitted(tokens, torch.tensor([n]))
 
@@ -51,8 +50,8 @@ def exact_acceptance(
 ) -> Tensor:
     """Return the chance (B, R, K) of every draft to be accepted by token rejection, given that those before it were.
 
-    prompts (B, T) and what was made of them, with K drafts in every round. NaN stands at places that were not tested, where
-    nothing was drafted, and in rounds that began with K tokens or fewer to come, which the end of the text may cut.
+    prompts (B, T) and what was made of them, with K drafts in every round. NaN stands at places that were not tested, and in
+    rounds that began with K tokens or fewer to come, which the end of the text may cut; 0 where nothing was drafted.
     Errors: ValueError without accepted counts, or for a drafter that drafts trees.
     """
     if made.accepted is None:
@@ -71,7 +70,7 @@ def exact_acceptance(
             drafts = decoder.draft_propose(state, k, process, coming)  # type: ignore[arg-type]
             if not isinstance(drafts, Chain):
                 raise ValueError("chances are known place by place for chains only, and this drafter drafts trees")
-            taken = TakenRound(new[done : done + accepted + 1], main.vocab_size)
+            taken = TakenRound(new[done : done + accepted + 1])
             decoder.main_verify(main, state, drafts, process, taken, coming)  # type: ignore[arg-type]
             state.drafting.settle(state.text)
             tested = min(accepted + 1, k)

@@ -13,18 +13,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from reference.caching import Cache
 from reference.drafting import Drafter, Model
 from reference.drafting.separate import as_drafter
-from reference.noise import BatchNoise
-from reference.processors import Processors
+from reference.timing import Models, Timing
 
 
 @dataclass(frozen=True)
@@ -101,68 +97,42 @@ class AdaptiveK:
         self.tested = fade * self.tested + tested
 
 
-@torch.inference_mode()
 def measured_costs(
-    main: Model, draft: Drafter | Model, prompts: Tensor, largest: int = 8, *, rule: Any, calls: int = 7
+    main: Model,
+    draft: Drafter | Model,
+    prompts: Tensor,
+    largest: int = 8,
+    *,
+    calls: int = 5,
+    clock: Callable[[], float] = time.process_time,
 ) -> RoundCosts:
-    """Measure what rounds cost on this machine after prompts (B, T): medians of ``calls`` calls each.
+    """Measure what rounds of token rejection cost on this machine after prompts (B, T): medians over ``calls`` turns.
 
-    The rest is what a whole round takes beyond its passes: the rule, and keeping account.
+    In every turn a step of the main model stands beside each phase, so that a slow spell hits both. The clock is the
+    processor's, which other programs do not advance; on an accelerator pass one that waits for it.
     """
-    from reference import decoder
-
-    process, noise, B = Processors(), BatchNoise(torch.Generator().manual_seed(0)), len(prompts)
-    lengths = torch.full((B,), prompts.shape[1])
-    block = torch.zeros(B, largest + 1, dtype=torch.int64)
-    cache: Cache = main.start(prompts.shape[1] + largest + 1, B)
-    main.extend(prompts, cache)
-    held = cache.lengths
-
-    def read(n: int) -> Callable[[], object]:
-        def call() -> object:
-            cache.rollback(torch.minimum(held, cache.lengths))
-            return process(main.extend(block[:, :n], cache))
-
-        return call
-
-    def a_round(k: int) -> Callable[[], object]:
-        def call() -> object:
-            state = decoder.start(main, draft, prompts[:, -2:], torch.full((B,), 2), 2 * largest)
-            began = time.perf_counter()
-            decoder.speculative_step(main, state, k, process, rule, noise)
-            return time.perf_counter() - began
-
-        return call
-
-    def step() -> object:
-        cache.rollback(torch.minimum(held, cache.lengths))
-        return noise.choose(process(main.extend(block[:, :1], cache)[:, 0]))
-
-    drafter = as_drafter(draft)
-    state = decoder.start(main, drafter, prompts, lengths, 2 * largest)
-
-    def propose(k: int) -> Callable[[], object]:
-        def call() -> object:
-            state.drafting.propose(state.text, k, process, noise)
-            state.drafting.settle(state.text)
-            return None
-
-        return call
-
-    unit = _median(step, calls)
-    one, many = _median(propose(1), calls), _median(propose(largest), calls)
-    draft_cost = max(many - one, 0.0) / max(largest - 1, 1) / unit
-    verify = tuple(_median(read(k + 1), calls) / unit for k in range(largest + 1))
-    whole = statistics.median(float(a_round(2)()) for _ in range(calls)) / unit  # type: ignore[arg-type]
-    return RoundCosts(draft_cost, (1.0, *verify[1:]), max(whole - verify[2] - 2 * draft_cost, 0.0))
+    timing = Timing(Models(main, {"draft": as_drafter(draft)}))
+    ks = range(1, largest + 1)
+    phases = {k: timing.phases(prompts, draft="draft", k=k) for k in ks}
+    drafts: list[float] = []
+    rests: list[float] = []
+    passes: dict[int, list[float]] = {k: [] for k in ks}
+    for turn in range(-1, calls):
+        for k in ks:
+            calls_of = phases[k]
+            unit = statistics.fmean(_seconds(calls_of["target"], clock) for _ in range(2))
+            drafted = sum(_seconds(calls_of["draft"], clock) for _ in ks[:k]) / k
+            verified = _seconds(calls_of["verify"], clock)
+            rest = sum(_seconds(calls_of[name], clock) for name in ("accept", "cache", "loop"))
+            if turn >= 0:  # the first turn warms up
+                passes[k].append(verified / unit)
+                drafts.append(drafted / unit)
+                rests.append(rest / unit)
+    verify = (1.0, *(statistics.median(passes[k]) for k in ks))
+    return RoundCosts(statistics.median(drafts), verify, statistics.median(rests))
 
 
-def _median(call: Callable[[], object], calls: int) -> float:
-    seconds: Sequence[float] = [_seconds(call) for _ in range(calls + 2)][2:]
-    return statistics.median(seconds)
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
+def _seconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
+    began = clock()
     call()
-    return time.perf_counter() - began
+    return clock() - began

@@ -41,6 +41,11 @@ class Cache:
         self.capacity = capacity
         self.lengths = torch.zeros(rows, dtype=torch.int64)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is remembered."""
+        raise NotImplementedError
+
     def rollback(self, lengths: Tensor) -> None:
         """Keep the first ``lengths`` (B,) tokens of each row. Errors: ValueError when a row would grow."""
         grown = int(lengths) > int(self.lengths) if len(lengths) == 1 else bool((lengths > self.lengths).any())

@@ -277,19 +277,35 @@ def generate(
     made = rounds(
         main, draft, prompts, max_new_tokens, k=k, process=process, rule=rule, noise=noise, lengths=lengths, stop=ends
     )
-    output = torch.zeros(B, max_new_tokens + 1, dtype=torch.int64)
-    filled = torch.zeros(B, dtype=torch.int64)
-    accepted = []
+    collected = Collected(B, max_new_tokens)
     for one in made:
-        at, places = filled[one.rows], torch.arange(one.tokens.shape[1])
-        # A row's block is written whole where there is room: what lies past its count is overwritten, or cut below.
-        where = (at[:, None] + places).clamp(max=max_new_tokens)
-        output[one.rows[:, None], where] = one.tokens
-        filled[one.rows] = at + one.counts
-        accepted.append(torch.full((B,), -1).index_copy(0, one.rows, one.accepted))
-    last = output.gather(1, (filled - 1)[:, None])
-    tokens = torch.where(torch.arange(max_new_tokens) < filled[:, None], output[:, :max_new_tokens], last)
-    return Generated(tokens, torch.stack(accepted, 1))
+        collected.add(one)
+    return collected.generated()
+
+
+class Collected:
+    """What rounds made of B rows, put together to N tokens each."""
+
+    def __init__(self, rows: int, max_new_tokens: int) -> None:
+        self.output = torch.zeros(rows, max_new_tokens + 1, dtype=torch.int64)
+        self.filled = torch.zeros(rows, dtype=torch.int64)
+        self.accepted: list[Tensor] = []
+
+    def add(self, one: Round) -> None:
+        """Write a round's tokens behind those of its rows."""
+        # A row's block is written whole where there is room: what lies past its count is overwritten, or cut in the end.
+        at, most = self.filled[one.rows], self.output.shape[1] - 1
+        where = (at[:, None] + torch.arange(one.tokens.shape[1])).clamp(max=most)
+        self.output[one.rows[:, None], where] = one.tokens
+        self.filled[one.rows] = at + one.counts
+        self.accepted.append(torch.full_like(self.filled, -1).index_copy(0, one.rows, one.accepted))
+
+    def generated(self) -> Generated:
+        """Return tokens (B, N), each row's last one repeated to the end, and accepted counts (B, R)."""
+        last = self.output.gather(1, (self.filled - 1)[:, None])
+        places = torch.arange(self.output.shape[1] - 1)
+        tokens = torch.where(places < self.filled[:, None], self.output[:, :-1], last)
+        return Generated(tokens, torch.stack(self.accepted, 1))
 
 
 def stream(

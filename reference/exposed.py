@@ -41,21 +41,22 @@ def open_trained(
     With k "adaptive" the costs of a round are measured now, and K follows what is accepted. Errors: WeightsError without
     weights, ValueError for an unknown draft, or a rule that does not fit it.
     """
-    from reference.speed import Timing
     from reference.text import EOS_ID, prompts
+    from reference.timing import Timing
     from reference.weights import FOLDER, trained
 
     _fitting(draft, rule)
+    token_by_token = "token_rejection" in family_named(draft).rules and draft != "mismatched"
     main, drafter = trained("main"), family_named(draft).trained(FOLDER)
     return ReferenceDecoder(
         main,
         drafter,
-        measured_costs(main, drafter, prompts(1, 48), rule=rule_named(rule)) if k == "adaptive" else k,
+        measured_costs(main, drafter, prompts(1, 48)) if k == "adaptive" else k,
         eos_id=EOS_ID,
         rule=rule,
         processors=Processors(temperature, top_k, top_p, repetition_penalty),
         prompts=prompts(8, 16),
-        timing=Timing(),
+        timing=Timing(temperature=temperature, best=draft if token_by_token else "aligned"),
     )
 
 
@@ -209,6 +210,6 @@ medusa_sampled_tree = family_subject("medusa_sampled_tree")
 prompt_lookup = family_subject("prompt_lookup", "one_hot_draft")
 early_exit = family_subject("early_exit")
 feature_layer = family_subject("feature_layer")
-adaptive = family_subject("aligned", k="adaptive")
+adaptive_k = family_subject("aligned", k="adaptive")
 typical_acceptance = family_subject("medusa", "typical_acceptance")
 """Lossy by design, and expected to be refuted."""

@@ -58,6 +58,11 @@ class KVCache(Cache):
         self.values = torch.zeros_like(self.keys)
         self.weights: Sequence[Weights] = ()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values."""
+        return self.keys.nbytes + self.values.nbytes
+
     def room_for(self, n: int, counts: Tensor | None = None, branches: Branches | None = None) -> Room:
         """Claim room for n more tokens a row, or for the first ``counts[b]`` of them."""
         rows, C = len(self.lengths), self.capacity

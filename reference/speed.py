@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from reference.decoder import autoregressive, generate
-from reference.drafting import Model, Process
+from reference.drafting import Drafter, Model, Process
 from reference.noise import BatchNoise
 from reference.processors import Processors
 from reference.rules import Rule, rule_named
+from reference.timing import Timing
 from specverify.subjects import Generated
 
 PLAIN = Processors()
@@ -71,7 +72,7 @@ def measure_tokens_per_second(
 
 def measure_speculative_tps(
     main: Model,
-    draft: Model,
+    draft: Drafter | Model,
     prompts: Tensor,
     max_new_tokens: int,
     *,
@@ -90,71 +91,8 @@ def measure_speculative_tps(
     return interleaved({"": run}, prompts.shape[0] * max_new_tokens, repeats=repeats)[""]
 
 
-class Timing:
-    """The trained decoder as the timing suite sees it, a :class:`specverify.subjects.Timeable`. Weights load on first
-    use.
-    """
-
-    drafts: tuple[str, ...] = ("aligned", "mismatched")
-    max_k = 8
-
-    def baseline(self, prompts: Tensor, max_new_tokens: int, *, cached: bool, seed: int) -> Tensor:
-        """Generate (B, N) after prompts (B, T) by the main model alone, with or without a KV cache."""
-        noise = BatchNoise(torch.Generator().manual_seed(seed))
-        return autoregressive(_model("main"), prompts, max_new_tokens, process=PLAIN, noise=noise, cached=cached)
-
-    def speculative(self, prompts: Tensor, max_new_tokens: int, *, draft: str, k: int, seed: int) -> Generated:
-        """Generate (B, N) after prompts (B, T) with K drafts per round, and the accepted counts."""
-        noise, rule = BatchNoise(torch.Generator().manual_seed(seed)), rule_named("token_rejection")
-        return generate(_model("main"), _model(draft), prompts, max_new_tokens, k=k, process=PLAIN, rule=rule, noise=noise)
-
-    def phases(self, prompts: Tensor, *, draft: str, k: int) -> dict[str, Callable[[], object]]:
-        """Return calls to time, each from the same state after prompts (B, T); steps sample their token, "verify" makes
-        laws only.
-        """
-        main, drafting = _model("main"), _model(draft)
-        rows, noise = len(prompts), BatchNoise(torch.Generator().manual_seed(0))
-        drafted = torch.zeros(rows, k, dtype=torch.int64)
-        block = torch.zeros(rows, k + 1, dtype=torch.int64)
-
-        def step_of(model: Model, tokens: Tensor, sample: bool) -> Callable[[], object]:
-            with torch.inference_mode():
-                cache = model.start(prompts.shape[1] + tokens.shape[1], rows)
-                model.extend(prompts, cache)
-            lengths = cache.lengths
-
-            def call() -> object:
-                with torch.inference_mode():
-                    laws = PLAIN(model.extend(tokens, cache))
-                    cache.rollback(lengths)
-                    return noise.choose(laws[:, -1]) if sample else laws
-
-            return call
-
-        with torch.inference_mode():
-            p = PLAIN(main.extend(block, main.start(k + 1, rows)))
-            q = PLAIN(drafting.extend(drafted, drafting.start(k, rows)))
-
-        def accept() -> object:
-            with torch.inference_mode():
-                return rule_named("token_rejection").verify(drafted, q, p, noise)
-
-        return {
-            "target": step_of(main, block[:, :1], sample=True),
-            "draft": step_of(drafting, block[:, :1], sample=True),
-            "verify": step_of(main, block, sample=False),
-            "accept": accept,
-        }
-
-
-def _model(name: str) -> Model:
-    from reference.weights import trained
-
-    return trained(name)
-
-
 def main() -> None:
-    """Print tokens per second of the baselines and of both drafts at K = 1..8, for one row and 256 tokens."""
+    """Print tokens per second of the baselines and of all drafts at K = 1..8, for one row and 256 tokens."""
     from reference.text import prompts
 
     torch.set_num_threads(1)

@@ -25,6 +25,11 @@ class IdsCache(Cache):
         super().__init__(capacity, rows)
         self.ids = torch.zeros(rows, capacity, dtype=torch.int64)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the ids."""
+        return self.ids.nbytes
+
     def _move(self, source: Tensor, target: Tensor) -> None:
         self.ids.scatter_(1, target, self.ids.gather(1, source))
 

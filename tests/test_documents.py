@@ -1,5 +1,6 @@
 """The README and the documents: their code runs, their commands do what they say, their links lead somewhere."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +13,7 @@ from reference.families import FAMILIES
 from specverify.certify import Runner
 from specverify.checks.base import BUDGETS, Settings
 from specverify.cli import main
+from specverify.loading import load_subject
 from specverify.plan import plan_for
 
 ROOT = Path(__file__).parent.parent
@@ -102,3 +104,33 @@ def test_the_page_on_the_method_runs_as_it_stands():
         assert block.count("assert ") == 1
     assert "too few tokens" in scope["evidence"].judgements()[0].reason
     assert scope["fault"] == "accept_always"
+
+
+def test_the_page_on_timing_works_as_pasted(tmp_path, monkeypatch, capsys):
+    """The decoder is timed with all that it tells, its acceptance is the exact one, and a later run is held against it."""
+    blocks = marked_blocks((ROOT / "docs" / "timing.md").read_text())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "timed.py").write_text(blocks["timed.py"])
+    for name in ("bench", "compare"):
+        command, *arguments = shlex.split(blocks[name].strip())
+        assert command == "specverify"
+        assert main(arguments) in ((0,) if name == "bench" else (0, 1))  # 1 only says that this machine was slower then
+    out = capsys.readouterr().out
+    assert "temperature 0" in out
+    assert "speed-ups" in out
+    record = json.loads((tmp_path / "old.json").read_text())["specverify"]
+    assert record["notes"] == []
+    assert all(run["exact"]["possible"] and abs(run["exact"]["z"]) < 6 for run in record["runs"])
+    assert {run["draft"]: run["accepted_per_tested"] for run in record["runs"]}["poor"] < 0.5
+    assert len(list((tmp_path / "plots").glob("*.svg"))) == 5
+
+
+def test_the_decoder_of_the_page_on_timing_is_exact(tmp_path, monkeypatch):
+    """What is timed there is certified where it is judged by sampling, and no worse than inconclusive anywhere."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "timed_exactly.py").write_text(marked_blocks((ROOT / "docs" / "timing.md").read_text())["timed.py"])
+    plan = plan_for(load_subject("timed_exactly.py:subject"), "timed", Settings(BUDGETS["smoke"]))
+    runner = Runner(plan)
+    verdicts = {p.check: runner.run(p).verdict for p in plan.tests if p.expected == "certified"}
+    assert verdicts
+    assert set(verdicts.values()) <= {"certified", "inconclusive", "skipped"}, verdicts

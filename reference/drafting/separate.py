@@ -4,6 +4,7 @@ draft that shares the main model's first layers and their cache: Elhoushi et al.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -11,7 +12,6 @@ from torch import Tensor
 
 from reference.caching import Branches, Cache
 from reference.drafting import Chain, Drafter, Model, Process, at_end, drawn_on
-from reference.heads import ExitHead
 from reference.history import Text
 from reference.kv_cache import KVCache
 from reference.model import Transformer
@@ -67,7 +67,7 @@ class ModelDrafting:
 class ExitModel:
     """The first layers of a transformer and a head on them, as a model that reads into the transformer's own cache."""
 
-    def __init__(self, main: Transformer, head: ExitHead, layers: int) -> None:
+    def __init__(self, main: Transformer, head: Callable[[Tensor], Tensor], layers: int) -> None:
         self.main, self.head, self.layers = main, head, layers
         self.vocab_size = main.vocab_size
 
@@ -77,8 +77,7 @@ class ExitModel:
 
     def extend(self, tokens: Tensor, cache: KVCache, counts: Tensor | None = None, branches: Branches | None = None) -> Tensor:
         """Return logits (B, n, V) for tokens (B, n); keys and values of the first layers are written."""
-        logits: Tensor = self.head(self.main.hidden(tokens, cache, counts, branches, self.layers))
-        return logits
+        return self.head(self.main.hidden(tokens, cache, counts, branches, self.layers))
 
 
 class EarlyExit:

@@ -1,6 +1,6 @@
 """When does speculation pay? Acceptance rates from accepted counts, predicted speed-up, the best K and the losing K.
 
-Times here are in units of one cached step of the target. With E tokens emitted per round, a round costs v(K) + K c + o
+Times here are in units of one step of the target alone. With E tokens emitted per round, a round costs v(K) + K c + o
 and the target alone would have needed E steps for the same tokens, so the speed-up is E / (v(K) + K c + o), and
 speculation is slower whenever E < v(K) + K c + o (Leviathan et al. 2023, Theorem 3.8, is the case v = 1, o = 0).
 """
@@ -8,7 +8,7 @@ speculation is slower whenever E < v(K) + K c + o (Leviathan et al. 2023, Theore
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Rounds = Sequence[Sequence[int]]
 """Accepted counts of one run: for every row, one count per round, without padding."""
@@ -16,11 +16,15 @@ Rounds = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Costs:
-    """What a round is made of, in cached target steps: c one draft step, v the verify pass, o the rest of a round."""
+    """What a round is made of, in steps of the target: c one draft step, v the verify pass, o the rest of a round.
+
+    parts are what o is the sum of, each timed on its own: the rule, taking tokens back, the loop around them.
+    """
 
     c: float
     v: float
     o: float
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     def of_round(self, k: int) -> float:
         """Cost of a round that drafts K tokens."""

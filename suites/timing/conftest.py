@@ -28,10 +28,11 @@ def timing(request: pytest.FixtureRequest) -> dict[str, Any]:
         opened = open_timeable(plan.subject, plan.settings.seed)
     except SubjectError as error:
         pytest.skip(str(error))
-    ks = tuple(k for k in (1, 2, 4, 8) if k <= opened.timing.max_k)
+    ks = tuple(k for k in (1, 2, 4, 8) if k in opened.ks) or opened.ks
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     sweep = Sweep(tuple(opened.timing.drafts), ks, tokens=48, repetitions=3, seed=plan.settings.seed)
-    record = timing_json(measure(opened.timing, opened.prompts, sweep), subject=opened.name, load=load)
+    samples = measure(opened.timing, opened.prompts, sweep)
+    record = timing_json(samples, subject=opened.name, load=load, models=opened.models, notes=opened.say())
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         print(f"\n\n{render(record)}\n")  # noqa: T201 - the table is what this suite is run for

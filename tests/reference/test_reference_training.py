@@ -201,22 +201,6 @@ def test_a_card_without_numbers_is_refused(tmp_path: Path) -> None:
         read_card(tmp_path)
 
 
-@pytest.mark.parametrize("draft", ["aligned", "mismatched"])
-def test_the_trained_decoder_offers_what_is_timed(draft: str) -> None:
-    """Baselines and speculation make the same number of tokens, and the phases can be called again and again."""
-    timing = open_trained().timing
-    prompt = prompts(2, 16)
-    texts = [timing.baseline(prompt, 6, cached=cached, seed=0) for cached in (True, False)]
-    assert torch.equal(*texts)
-    found = timing.speculative(prompt, 6, draft=draft, k=3, seed=0)
-    assert found.tokens.shape == texts[0].shape == (2, 6)
-    phases = timing.phases(prompt, draft=draft, k=3)
-    assert list(phases) == ["target", "draft", "verify", "accept"]
-    for phase in phases.values():
-        for _ in range(30):
-            phase()
-
-
 def test_a_row_of_trained_text_does_not_depend_on_its_mates() -> None:
     """With seeds per row, the trained decoder gives each row of a batch the text it gives it alone."""
     decoder = open_trained(top_p=0.9, temperature=0.8)

@@ -8,6 +8,7 @@ from scripted import ACCEPTING, DRAFTING, SLOWNESS, Scripted, v
 
 from specverify.errors import SubjectError
 from specverify.subjects import Generated
+from specverify.timing.clocks import WallClock
 from specverify.timing.measure import Samples, Sweep, measure
 from specverify.timing.record import machine_note, spread, timing_json
 from specverify.timing.table import render
@@ -17,7 +18,7 @@ SWEEP = Sweep(("aligned", "mismatched"), (1, 3, 7), tokens=128, repetitions=3)
 
 
 def _measured(timing: Scripted, sweep: Sweep = SWEEP) -> Samples:
-    return measure(timing, PROMPTS, sweep, clock=timing.clock)
+    return measure(timing, PROMPTS, sweep, clock=WallClock(timing.clock))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,9 @@ def test_rates_are_medians_with_quartiles_and_the_warm_up_is_left_out(record):
 def test_costs_and_prediction_are_those_of_the_script(record):
     """c, v and o come out as scripted, nothing remains, and prediction equals measurement."""
     for run in record["runs"]:
-        assert run["costs"] == pytest.approx({"c": DRAFTING, "v": v(run["k"]), "o": ACCEPTING}, rel=1e-5)
+        costs = {name: run["costs"][name] for name in "cvo"}
+        assert costs == pytest.approx({"c": DRAFTING, "v": v(run["k"]), "o": ACCEPTING}, rel=1e-5)
+        assert run["costs"]["parts"] == pytest.approx({"accept": ACCEPTING}, rel=1e-5)
         assert run["remainder"] == pytest.approx(0, abs=1e-4)
         assert run["predicted_speedup"] == pytest.approx(run["speedup"]["median"], rel=1e-4)
 
@@ -101,7 +104,7 @@ def test_the_table_names_what_was_found(record):
     text = render(record)
     assert "best K = 7 (x3.56), predicted K = 7 (x3.56); not slower at the largest K" in text
     assert "slower from K = 1; predicted slower from K = 1 (E < v + K c + o)" in text
-    assert sum(line.startswith(("  1 ", "  3 ", "  7 ")) for line in text.splitlines()) == 6
+    assert sum(line.startswith(("  1 ", "  3 ", "  7 ")) for line in text.splitlines()) == 6 + 3  # and what a round is made of
 
 
 def test_spread_is_median_and_quartiles():
@@ -112,8 +115,10 @@ def test_spread_is_median_and_quartiles():
 def test_the_machine_is_named_as_what_it_is():
     """Few cores, a load or scattered repetitions make a machine noisy; otherwise it is quiet."""
     steady, scattered = ({"median": 100.0, "low": 99.0, "high": h} for h in (101.0, 140.0))
-    assert machine_note(16, 0.3, steady) == "quiet: quartiles of the cached baseline 2% apart"
-    assert machine_note(2, 0.0, steady).startswith("a small, noisy machine (2 cores)")
+    assert machine_note(16, 0.3, steady, 0.99) == "quiet: quartiles of the baseline 2% apart"
+    assert machine_note(2, 0.0, steady).startswith("a small machine (2 cores)")
+    assert machine_note(2, 0.0, scattered).startswith("a small, noisy machine (2 cores, quartiles")
+    assert "other processes took 30% of the time; --clock cpu leaves them out" in machine_note(16, 0.0, steady, 0.7)
     assert "a load of 12.0 when the run began" in machine_note(16, 12.0, steady)
     assert "41% apart" in machine_note(16, None, scattered)
 
@@ -149,7 +154,7 @@ class _Partial(Scripted):
     [
         (_Silent(), "K=1: returned no accepted counts"),
         (_Short(), "a timed run must make exactly"),
-        (_Stopped(), "K=1: rounds emitted . of 24 tokens; while timing, ignore an end of text"),
+        (_Stopped(), "K=1: rounds emitted . of 6 tokens; while timing, ignore an end of text"),
         (_Crashing(), "K=1 failed while being timed: RuntimeError: no cache"),
         (_Partial(), r"K=1: phases\(\) lacks draft, verify, accept"),
     ],
