@@ -14,6 +14,9 @@ from reference.drafting.separate import as_drafter
 from reference.history import Text
 from reference.noise import Noise
 
+LEAST = -30.0
+"""A logit of -inf counts as this one where signs are changed."""
+
 
 class Negated:
     """A model turned against itself: its logits change sign, so that what it liked least it likes best."""
@@ -28,7 +31,7 @@ class Negated:
 
     def extend(self, tokens: Tensor, cache: Cache, counts: Tensor | None = None, branches: Branches | None = None) -> Tensor:
         """Return logits (B, n, V) for tokens (B, n), see :class:`reference.caching.CachedModel`."""
-        return -self.model.extend(tokens, cache, counts, branches)
+        return -self.model.extend(tokens, cache, counts, branches).clamp(min=LEAST)
 
 
 class LyingDraft:

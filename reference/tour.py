@@ -59,7 +59,8 @@ class Models:
 
 def committed() -> Models:
     """Return the models whose weights come with the package. Errors: WeightsError when there are none."""
-    return Models(*map(weights.trained, ("main", "aligned", "mismatched")), weights.trained_heads())
+    main, aligned, mismatched = map(weights.trained, ("main", "aligned", "mismatched"))
+    return Models(main, aligned, mismatched, weights.trained_heads())
 
 
 TINY_MAIN = Shape(VOCAB_SIZE, layers=12, width=32, heads=4, reach=32)
@@ -175,11 +176,11 @@ class Swept:
         return self.emitted / self.cost
 
 
-def steady_costs(main: Model, draft: Drafter | Model, prompts: Tensor, largest: int, repeats: int = 9) -> RoundCosts:
+def steady_costs(main: Model, draft: Drafter | Model, prompts: Tensor, largest: int, repeats: int = 11) -> RoundCosts:
     """Measure what rounds cost ``repeats`` times over and return the median of each number: on a busy machine a slow spell
     spoils one measurement of :func:`reference.adaptive.measured_costs`, seldom most of them.
     """
-    found = [measured_costs(main, draft, prompts, largest, rule=TOKEN_REJECTION, calls=3) for _ in range(repeats)]
+    found = [measured_costs(main, draft, prompts, largest, rule=TOKEN_REJECTION, calls=5) for _ in range(repeats)]
     verify = tuple(map(statistics.median, zip(*(costs.verify for costs in found), strict=True)))
     draft_step, rest = (statistics.median(getattr(costs, part) for costs in found) for part in ("draft", "rest"))
     return RoundCosts(draft_step, verify, rest)

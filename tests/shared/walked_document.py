@@ -12,7 +12,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-BLOCK = re.compile(r"```python\n(?P<code>.*?)```(?:\n\n(?:<!-- (?P<kind>[^>]+) -->\n)?```text\n(?P<printed>.*?)```)?", re.DOTALL)
+BLOCK = re.compile(
+    r"```python\n(?P<code>.*?)```(?:\n\n(?:<!-- (?P<kind>[^>]+) -->\n)?```text\n(?P<printed>.*?)```)?", re.DOTALL
+)
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e-?\d+)?|(?<![\w.])-?\d+e-?\d+")
 
 
