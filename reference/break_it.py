@@ -34,9 +34,9 @@ from reference.tour import (
     count,
     lines_of,
     one_round,
+    processor_costs,
     say,
     speed_ratios,
-    steady_costs,
     sweep,
     trained_tiny,
 )
@@ -125,8 +125,8 @@ def lie() -> Facts:
         emitted = round_law(Step(name, step_of(kind, 2), 2), pair)
         off[name] = float(abs(complete(emitted, pair.target, 3, pair.prompt) - right).sum()) / 2
         say(f"   {name:12} TV {off[name]:.2g}")
-    smoke, liar = Settings(BUDGETS["smoke"]), Step("lying", step_of(LyingDraft, 1), 1)
-    found = certify("lying", smoke, subject=liar, only="generated pairs").evidence[0].counterexample
+    smoke, liar = Settings(BUDGETS["smoke"]), Step("liar", step_of(LyingDraft, 1), 1)
+    found = certify("liar", smoke, subject=liar, only="generated pairs").evidence[0].counterexample
     say("   smallest pair found for a draft that draws at temperature 1/2 and declares the law of temperature 1:")
     say(*("   " + line for line in (found or {}).get("lines", ["none"])))
     return [
@@ -155,7 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     say("The models: " + ("a main model, two drafts and heads, trained now" if options.tiny else "the committed weights"))
     models, size = (trained_tiny(options.seed), TINY) if options.tiny else (committed(), WHOLE)
-    costs = steady_costs(models.main, models.aligned, prompts(1, 48), max(size.ks))
+    costs = processor_costs(models.main, models.aligned, prompts(1, 48), max(size.ks))
     facts = slow_down(models, size, costs) + adapt(models, size, costs) + text_stays(models, prompts(4, 48))
     return conclusion(facts + lie())
 

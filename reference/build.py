@@ -33,9 +33,9 @@ from reference.tour import (
     conclusion,
     count,
     lines_of,
+    processor_costs,
     say,
     short,
-    steady_costs,
     sweep,
     trained_tiny,
     typical_law,
@@ -134,7 +134,7 @@ def measure(models: Models, size: Size, seed: int) -> Facts:
     found = count(models.main, models.aligned, several, size.tokens, 4, seed=seed)
     formula = sum(found.acceptance**i for i in range(5))
     say(f"   acceptance {found.acceptance:.2f}, E = {found.emitted:.2f} tokens per round, by the formula {formula:.2f}")
-    costs = steady_costs(models.main, models.aligned, several[:1], max(size.ks))
+    costs = processor_costs(models.main, models.aligned, several[:1], max(size.ks))
     settings = {"count_on": several, "tokens": size.tokens, "repeats": size.repeats}
     say("   " + HEADING)
     best, last = {}, {}

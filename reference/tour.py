@@ -13,16 +13,26 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from reference import weights
-from reference.adaptive import AdaptiveK, RoundCosts, measured_costs
+from reference.adaptive import AdaptiveK, RoundCosts
 from reference.broken_drafts import Negated
-from reference.decoder import Pace, acceptance_per_tested_token, autoregressive, generate, speculative_step, start
+from reference.decoder import (
+    Pace,
+    State,
+    acceptance_per_tested_token,
+    autoregressive,
+    draft_propose,
+    generate,
+    plain_step,
+    speculative_step,
+    start,
+)
 from reference.drafting import Drafter, Model, Process
 from reference.heads import MedusaHeads
 from reference.model import Shape, Transformer
@@ -146,15 +156,17 @@ def speed_ratios(main: Model, ways: Mapping[str, Way], prompts: Tensor, tokens: 
         return run
 
     runs = [alone, *map(run_of, ways.values())]
-    seconds = [[processor_seconds(run, repetition) for run in runs] for repetition in range(1 + repeats)][1:]  # one to warm up
+    seconds = [[processor_seconds(partial(run, repetition)) for run in runs] for repetition in range(1 + repeats)][
+        1:
+    ]  # one to warm up
     ratios = ([own[0] / s for s in own[1:]] for own in seconds)
     return dict(zip(ways, map(statistics.median, zip(*ratios, strict=True)), strict=True))
 
 
-def processor_seconds(run: Callable[[int], object], seed: int) -> float:
-    """Return the processor time that ``run(seed)`` takes."""
+def processor_seconds(call: Callable[[], object]) -> float:
+    """Return the processor time that a call takes."""
     began = time.process_time()
-    run(seed)
+    call()
     return time.process_time() - began
 
 
@@ -176,14 +188,30 @@ class Swept:
         return self.emitted / self.cost
 
 
-def steady_costs(main: Model, draft: Drafter | Model, prompts: Tensor, largest: int, repeats: int = 11) -> RoundCosts:
-    """Measure what rounds cost ``repeats`` times over and return the median of each number: on a busy machine a slow spell
-    spoils one measurement of :func:`reference.adaptive.measured_costs`, seldom most of them.
+@torch.inference_mode()
+def processor_costs(main: Model, draft: Drafter | Model, prompts: Tensor, largest: int, repeats: int = 9) -> RoundCosts:
+    """Measure what rounds cost after prompts (B, T) as :func:`reference.adaptive.measured_costs` does, but in processor time,
+    medians of ``repeats`` calls each: a call of milliseconds seldom ends undisturbed on a busy machine.
     """
-    found = [measured_costs(main, draft, prompts, largest, rule=TOKEN_REJECTION, calls=5) for _ in range(repeats)]
-    verify = tuple(map(statistics.median, zip(*(costs.verify for costs in found), strict=True)))
-    draft_step, rest = (statistics.median(getattr(costs, part) for costs in found) for part in ("draft", "rest"))
-    return RoundCosts(draft_step, verify, rest)
+    lengths, noise = torch.full((len(prompts),), prompts.shape[1]), BatchNoise(torch.Generator().manual_seed(0))
+    block = torch.zeros(len(prompts), largest + 1, dtype=torch.int64)
+
+    def median(call: Callable[[State], object]) -> float:
+        states = [start(main, draft, prompts, lengths, 2 * largest + 1) for _ in range(2 + repeats)]
+        return statistics.median([processor_seconds(partial(call, state)) for state in states][2:])
+
+    def reading(k: int) -> Callable[[State], object]:
+        return lambda state: PLAIN(main.extend(block[:, : k + 1], state.cache))
+
+    def proposing(k: int) -> Callable[[State], object]:
+        return lambda state: draft_propose(state, k, PLAIN, noise)
+
+    unit = median(lambda state: plain_step(main, state, PLAIN, noise))
+    verify = [median(reading(k)) / unit for k in range(largest + 1)]
+    one, many = (median(proposing(k)) / unit for k in (1, largest))
+    whole = median(lambda state: speculative_step(main, state, 2, PLAIN, TOKEN_REJECTION, noise)) / unit
+    draft_step = max(many - one, 0.0) / max(largest - 1, 1)
+    return RoundCosts(draft_step, (1.0, *verify[1:]), max(whole - verify[2] - 2 * draft_step, 0.0))
 
 
 def sweep(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,8 +42,24 @@ def check_sweep(text: str) -> None:
         assert 0 < s.measured < s.k + 1.5
     by_name = {name: [s for s in swept if s.name == name] for name in {s.name for s in swept}}
     for own in by_name.values():
-        assert [s.cost for s in own] == sorted(s.cost for s in own)
+        assert 1 < own[0].cost < own[-1].cost
     assert min(s.acceptance for s in by_name["aligned"]) > max(s.acceptance for s in by_name["mismatched"]) + 0.1
+
+
+def check_by_hand(text: str) -> None:
+    """The law printed for the lying draft is the one that token rejection makes of its p and q, drawn at temperature 1/2."""
+
+    def law_after(words: str) -> list[Fraction]:
+        found = re.search(re.escape(words) + r" *\[([^]]+)\]", text)
+        assert found is not None
+        return [Fraction(x) for x in found[1].split(",")]
+
+    p, q, out = map(law_after, ("target p", "draft q", "came out"))
+    assert p == law_after("should be") != out
+    drawn = [x * x / sum(y * y for y in q) for x in q]
+    kept = [d * min(Fraction(1), a / b) if b else Fraction(0) for d, a, b in zip(drawn, p, q, strict=True)]
+    owed = [max(a - b, Fraction(0)) for a, b in zip(p, q, strict=True)]
+    assert out == [k + (1 - sum(kept)) * o / sum(owed) for k, o in zip(kept, owed, strict=True)]
 
 
 def test_the_build_command_walks_all_steps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +85,7 @@ def test_the_build_command_walks_all_steps(capsys: pytest.CaptureFixture[str]) -
     emitted = dict(re.findall(rf"^   ([a-z][a-z, K=4]+?) +E = {NUMBER}", text, re.MULTILINE))
     assert len(emitted) == 5
     assert 1 < float(emitted["heads, chain, K = 4"]) < float(emitted["separate draft, K = 4"]) <= 5
-    assert text.count("\n  yes  ") == 10
+    assert text.count("\n  yes  ") == 11
     assert "\n  NO   " not in text
 
 
@@ -84,8 +101,7 @@ def test_the_breaking_command_shows_the_mismatch(capsys: pytest.CaptureFixture[s
     shares = dict(re.findall(r"^   (honest|adversarial|lying) +TV (\S+)$", text, re.MULTILINE))
     assert float(shares["honest"]) < 1e-12 > float(shares["adversarial"])
     assert float(shares["lying"]) > 0.01
-    assert "target p [1/2, 1/2], draft q [1/3, 2/3]" in text
-    assert "came out      [2/5, 3/5]" in text
+    check_by_hand(text)
     assert text.count("\n  yes  ") == 10
     assert "\n  NO   " not in text
 
@@ -127,7 +143,7 @@ def test_a_ratio_of_speeds_is_one_of_times(monkeypatch: pytest.MonkeyPatch, main
     from reference import tour
 
     times = iter([9.0, 9.0, 2.0, 1.0, 6.0, 2.0, 1.0, 10.0])  # alone, way; the first pair warms up
-    monkeypatch.setattr(tour, "processor_seconds", lambda run, seed: next(times))
+    monkeypatch.setattr(tour, "processor_seconds", lambda call: next(times))
     assert speed_ratios(main_model, {"way": Way(main_model, 2)}, PROMPTS, 4) == {"way": 2.0}
 
 
