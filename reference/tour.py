@@ -156,10 +156,8 @@ def speed_ratios(main: Model, ways: Mapping[str, Way], prompts: Tensor, tokens: 
         return run
 
     runs = [alone, *map(run_of, ways.values())]
-    seconds = [[processor_seconds(partial(run, repetition)) for run in runs] for repetition in range(1 + repeats)][
-        1:
-    ]  # one to warm up
-    ratios = ([own[0] / s for s in own[1:]] for own in seconds)
+    seconds = [[processor_seconds(partial(run, repetition)) for run in runs] for repetition in range(1 + repeats)]
+    ratios = ([own[0] / s for s in own[1:]] for own in seconds[1:])  # the first one warms up
     return dict(zip(ways, map(statistics.median, zip(*ratios, strict=True)), strict=True))
 
 
