@@ -187,16 +187,12 @@ class Swept:
 
 
 @torch.inference_mode()
-def processor_costs(main: Model, draft: Drafter | Model, prompts: Tensor, largest: int, repeats: int = 9) -> RoundCosts:
+def processor_costs(main: Model, draft: Drafter | Model, prompts: Tensor, largest: int, repeats: int = 15) -> RoundCosts:
     """Measure what rounds cost after prompts (B, T) as :func:`reference.adaptive.measured_costs` does, but in processor time,
-    medians of ``repeats`` calls each: a call of milliseconds seldom ends undisturbed on a busy machine.
+    and with a step of main in every repetition to compare with: a busy machine then disturbs both sides of a ratio alike.
     """
     lengths, noise = torch.full((len(prompts),), prompts.shape[1]), BatchNoise(torch.Generator().manual_seed(0))
     block = torch.zeros(len(prompts), largest + 1, dtype=torch.int64)
-
-    def median(call: Callable[[State], object]) -> float:
-        states = [start(main, draft, prompts, lengths, 2 * largest + 1) for _ in range(2 + repeats)]
-        return statistics.median([processor_seconds(partial(call, state)) for state in states][2:])
 
     def reading(k: int) -> Callable[[State], object]:
         return lambda state: PLAIN(main.extend(block[:, : k + 1], state.cache))
@@ -204,12 +200,21 @@ def processor_costs(main: Model, draft: Drafter | Model, prompts: Tensor, larges
     def proposing(k: int) -> Callable[[State], object]:
         return lambda state: draft_propose(state, k, PLAIN, noise)
 
-    unit = median(lambda state: plain_step(main, state, PLAIN, noise))
-    verify = [median(reading(k)) / unit for k in range(largest + 1)]
-    one, many = (median(proposing(k)) / unit for k in (1, largest))
-    whole = median(lambda state: speculative_step(main, state, 2, PLAIN, TOKEN_REJECTION, noise)) / unit
+    def seconds(call: Callable[[State], object]) -> float:
+        return processor_seconds(partial(call, start(main, draft, prompts, lengths, 2 * largest + 1)))
+
+    calls: list[Callable[[State], object]] = [
+        lambda state: plain_step(main, state, PLAIN, noise),
+        lambda state: speculative_step(main, state, 2, PLAIN, TOKEN_REJECTION, noise),
+        *map(proposing, (1, largest)),
+        *map(reading, range(1, largest + 1)),
+    ]
+    times = [[seconds(call) for call in calls] for _ in range(2 + repeats)][2:]
+    ratios = ([t / own[0] for t in own] for own in times)
+    _, whole, one, many, *verify = map(statistics.median, zip(*ratios, strict=True))
     draft_step = max(many - one, 0.0) / max(largest - 1, 1)
-    return RoundCosts(draft_step, (1.0, *verify[1:]), max(whole - verify[2] - 2 * draft_step, 0.0))
+    second = verify[min(2, largest) - 1]
+    return RoundCosts(draft_step, (1.0, *verify), max(whole - second - 2 * draft_step, 0.0))
 
 
 def sweep(
