@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from reference.acceptance import exact_acceptance
-from reference.caching import Branches, Cache
+from reference.broken_drafts import Negated
+from reference.caching import Cache
 from reference.decoder import Collected, Round, autoregressive, generate, rounds, start
 from reference.drafting import Chain, Drafter, Model, NothingKept
 from reference.drafting.separate import EarlyExit, ExitModel, SeparateDraft
@@ -182,22 +183,6 @@ class Timing:
 
 def nothing() -> None:
     """Do nothing."""
-
-
-class Negated:
-    """A model whose law is turned upside down: what the other finds likely is unlikely here."""
-
-    def __init__(self, model: Model) -> None:
-        self.model, self.vocab_size = model, model.vocab_size
-
-    def start(self, capacity: int, rows: int) -> Cache:
-        """Return an empty cache of the other model."""
-        cache: Cache = self.model.start(capacity, rows)
-        return cache
-
-    def extend(self, tokens: Tensor, cache: Cache, counts: Tensor | None = None, branches: Branches | None = None) -> Tensor:
-        """Return the negated logits (B, n, V) of the other model."""
-        return -self.model.extend(tokens, cache, counts, branches)
 
 
 class Free(NothingKept):

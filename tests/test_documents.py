@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from walked_document import Block, blocks_of, printed_by
 
 import reference
 from reference.families import FAMILIES
+from reference.rules import token_rejection, typical_acceptance
 from specverify.certify import Runner
 from specverify.checks.base import BUDGETS, Settings
 from specverify.cli import main
@@ -134,3 +136,49 @@ def test_the_decoder_of_the_page_on_timing_is_exact(tmp_path, monkeypatch):
     verdicts = {p.check: runner.run(p).verdict for p in plan.tests if p.expected == "certified"}
     assert verdicts
     assert set(verdicts.values()) <= {"certified", "inconclusive", "skipped"}, verdicts
+
+
+TOUR = ROOT / "docs" / "tour.md"
+
+
+def test_the_tour_prints_what_it_shows():
+    """Every block of the tour runs, and its output is the one below it, as closely as the page promises."""
+    blocks = blocks_of(TOUR.read_text(encoding="utf-8"))
+    assert len(blocks) >= 17
+    assert all(block.printed for block in blocks)
+    for block, printed in zip(blocks, printed_by(blocks, TOUR.name), strict=True):
+        assert block.difference(printed) is None, block.difference(printed)
+
+
+@pytest.mark.parametrize("block", blocks_of(TOUR.read_text(encoding="utf-8")), ids=lambda block: block.code.split("\n", 1)[0])
+def test_another_output_would_be_seen(block):
+    """The control: an output that lacks a line, says something else or has another number is not what the tour shows."""
+    lines = block.printed.splitlines(keepends=True)
+    others = ["".join(lines[:-1]), block.printed.replace("e", "o", 1).replace("=", ":", 1)]
+    if block.kind.startswith("within") and (numbers := re.findall(r"\d+\.\d+", block.printed)):
+        others.append(block.printed.replace(numbers[-1], f"{float(numbers[-1]) + 0.5:.2f}"))
+    for other in others:
+        assert other == block.printed or block.difference(other)
+    assert block.difference(block.printed) is None
+
+
+def test_a_broken_step_would_be_seen(monkeypatch):
+    """The control: with a lossy rule in the place of token rejection, the steps on the rule print something else."""
+    blocks = [
+        b for b in blocks_of(TOUR.read_text(encoding="utf-8")) if "import round_law" in b.code or "import family_step" in b.code
+    ]
+    assert len(blocks) == 2
+    assert [b.difference(out) for b, out in zip(blocks, printed_by(blocks, TOUR.name), strict=True)] == [None, None]
+    monkeypatch.setattr(token_rejection, "verify", typical_acceptance.verify)
+    assert all(b.difference(out) for b, out in zip(blocks, printed_by(blocks, TOUR.name), strict=True))
+
+
+def test_outputs_are_compared_as_they_are_marked():
+    """Exact outputs letter by letter, measured numbers within a tolerance, timed numbers by their place alone."""
+    assert Block("", "a 1.00\n").difference("a 1.01\n")
+    assert Block("", "a 1.00\n", "within 0.02").difference("a 1.01\n") is None
+    assert Block("", "a 1.00\n", "within 0.02").difference("a 1.03\n")
+    assert Block("", "a 1.00\n", "within 0.02").difference("a nan\n")
+    assert Block("", "a 1.00\n", "timed").difference("a 3.00\n") is None
+    assert Block("", "a 1.00\n", "timed").difference("b 3.00\n")
+    assert Block("", "a 1.00\n", "timed").difference("a 3.00 2.00\n")

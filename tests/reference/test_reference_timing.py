@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from reference.broken_drafts import Negated
 from reference.decoder import autoregressive, generate
 from reference.exposed import family_subject, open_trained
 from reference.families import FAMILIES
@@ -13,7 +14,7 @@ from reference.noise import BatchNoise
 from reference.processors import Processors
 from reference.rules import rule_named
 from reference.text import prompts
-from reference.timing import Free, Negated, Timing, large_models, loop_alone, trained_models
+from reference.timing import Free, Timing, large_models, loop_alone, trained_models
 from reference.weights import trained
 from specverify.subjects import Timeable
 
