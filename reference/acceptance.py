@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference import decoder
 from reference.drafting import Chain, Drafter, Model, Process
+from reference.step import draft_propose, main_verify, start
 from specverify.subjects import Emitted, Generated
 
 
@@ -61,17 +61,17 @@ def exact_acceptance(
         prompt, new = prompts[row : row + 1], made.tokens[row]
         lengths = torch.tensor([prompt.shape[1]])
         reads = bool(getattr(process, "reads_history", False))
-        state = decoder.start(main, draft, prompt, lengths, len(new) + 2 * k + 1, seen=reads)
+        state = start(main, draft, prompt, lengths, len(new) + 2 * k + 1, seen=reads)
         done = 0
         for r, accepted in enumerate(counts):
             if accepted < 0 or len(new) - done < k + 1:
                 break  # settled before the round: leaving out those that turn out long would bias the sum
             coming = TakenTokens(new[done:])
-            drafts = decoder.draft_propose(state, k, process, coming)  # type: ignore[arg-type]
+            drafts = draft_propose(state, k, process, coming)  # type: ignore[arg-type]
             if not isinstance(drafts, Chain):
                 raise ValueError("chances are known place by place for chains only, and this drafter drafts trees")
             taken = TakenRound(new[done : done + accepted + 1])
-            decoder.main_verify(main, state, drafts, process, taken, coming)  # type: ignore[arg-type]
+            main_verify(main, state, drafts, process, taken, coming)  # type: ignore[arg-type]
             state.drafting.settle(state.text)
             tested = min(accepted + 1, k)
             chances[row, r, :tested] = taken.chances[:tested]

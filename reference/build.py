@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from reference.adaptive import measured_costs
-from reference.decoder import autoregressive, draft_propose, main_verify, start
+from reference.decoder import autoregressive
 from reference.drafting import Chain
 from reference.drafting.medusa import MedusaDraft
 from reference.noise import BatchNoise
 from reference.processors import Processors
 from reference.rules import rule_named
 from reference.rules.trees import tree_rule_named
+from reference.step import draft_propose, main_verify, start
 from reference.text import as_stream, decode, documentation, encode, prompts
 from reference.tour import (
     EARLY,

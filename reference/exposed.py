@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from reference import decoder
 from reference.adaptive import TYPICAL, measured_costs
 from reference.engine import ReferenceDecoder
 from reference.families import FAMILIES, family_named
@@ -18,6 +17,7 @@ from reference.noise import BatchNoise
 from reference.processors import Processors
 from reference.rules import coupled_races, rule_named
 from reference.rules.trees import TREE_RULES, tree_rule_named
+from reference.step import speculative_step, start
 from reference.tables import CachedTable
 from specverify import subjects
 from specverify.subjects import Decoder, Emitted, Facts, Step, Verifier
@@ -95,9 +95,9 @@ def step_over(
 ) -> Emitted:
     """Run one round of K drafts after prefix (B, T), with torch's global stream."""
     main, drafter = CachedTable(target, target.vocab_size), family_named(family).over_tables(draft, target.vocab_size, k)
-    state = decoder.start(main, drafter, prefix, torch.full((len(prefix),), prefix.shape[1]), k + 1)
+    state = start(main, drafter, prefix, torch.full((len(prefix),), prefix.shape[1]), k + 1)
     judge = tree_rule_named(rule) if rule in TREE_RULES else rule_named(rule)
-    return decoder.speculative_step(main, state, k, Processors(), judge, BatchNoise())
+    return speculative_step(main, state, k, Processors(), judge, BatchNoise())
 
 
 def _verify_with(rule: str) -> Callable[[Tensor, Tensor, Tensor], Emitted]:

@@ -18,13 +18,14 @@ from torch.nn import functional
 from reference.acceptance import exact_acceptance
 from reference.broken_drafts import Negated
 from reference.caching import Cache
-from reference.decoder import Collected, Round, autoregressive, generate, rounds, start
+from reference.decoder import Collected, Round, autoregressive, generate, rounds
 from reference.drafting import Chain, Drafter, Model, NothingKept
 from reference.drafting.separate import EarlyExit, ExitModel, SeparateDraft
 from reference.model import Shape, Transformer
 from reference.noise import BatchNoise
 from reference.processors import Processors
 from reference.rules import rule_named
+from reference.step import start
 from specverify.subjects import Emitted, Generated
 
 LARGE = Shape(32_000, layers=24, width=2048, heads=16)

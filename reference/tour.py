@@ -22,14 +22,7 @@ from torch import Tensor
 from reference import weights
 from reference.adaptive import AdaptiveK, RoundCosts
 from reference.broken_drafts import Negated
-from reference.decoder import (
-    Pace,
-    acceptance_per_tested_token,
-    autoregressive,
-    generate,
-    speculative_step,
-    start,
-)
+from reference.decoder import Pace, acceptance_per_tested_token, autoregressive, generate
 from reference.drafting import Drafter, Model, Process
 from reference.heads import MedusaHeads
 from reference.model import Shape, Transformer
@@ -37,6 +30,7 @@ from reference.noise import BatchNoise
 from reference.processors import Processors
 from reference.rules import rule_named
 from reference.rules.typical_acceptance import typical
+from reference.step import speculative_step, start
 from reference.text import VOCAB_SIZE, as_stream, codec_source, documentation
 from reference.train import Recipe, distillation_loss, fit, laws_along, next_token_loss
 from reference.train_heads import HeadRecipe, fit_medusa, read_along

@@ -14,7 +14,7 @@ from torch import Tensor
 from reference import decoder
 from reference.adaptive import TYPICAL, AdaptiveK
 from reference.caching import Branches
-from reference.decoder import accepted_path, branches_of, generate
+from reference.decoder import generate
 from reference.drafting import Drafter
 from reference.drafting.features import FeatureDraft
 from reference.drafting.lookup import PromptLookup, continuation
@@ -30,6 +30,7 @@ from reference.noise import BatchNoise, RowNoise
 from reference.processors import Processors
 from reference.rules import rule_named
 from reference.rules.trees import tree_rule_named
+from reference.step import accepted_path, branches_of
 from reference.tables import CachedTable, table_pair
 from specverify.exact import induced_law, round_law
 from specverify.laws import complete, sequence_law
