@@ -22,6 +22,9 @@ from reference.rules.trees import TREE_RULES, tree_rule_named
 from specverify import subjects
 from specverify.subjects import Generated, Request
 
+AT_ONCE = 2**28
+"""Bytes that the caches of rows decoded side by side may take: enough for a processor's products to be at their best."""
+
 
 class ReferenceDecoder:
     """Speculative decoding with a main model and a draft; satisfies :class:`specverify.subjects.DecoderLike`.
@@ -76,10 +79,24 @@ class ReferenceDecoder:
         ``seed`` starts one generator for the whole batch, whose draws (B, K) are made at once: fast, and a row then
         depends on how many rows there are. ``seeds``, one per row, give each row a generator of its own: a row's tokens
         depend on its prompt and seed alone, unless K follows what the whole batch accepts. With neither, torch's global
-        stream is used.
+        stream is used. Of thousands of rows as many are decoded side by side as their caches fit into AT_ONCE bytes.
         """
-        noise: Noise = RowNoise(seeds) if seeds is not None else BatchNoise(_seeded(seed))
-        return decoder.generate(self.main, self.drafter, prompts, max_new_tokens, **self._settings(noise, lengths))
+        noise: Noise = BatchNoise(_seeded(seed))
+        made: list[Generated] = []
+        for rows in torch.split(torch.arange(len(prompts)), self._at_once(prompts.shape[1] + max_new_tokens)):
+            if seeds is not None:
+                noise = RowNoise([seeds[b] for b in rows.tolist()])
+            settings = self._settings(noise, None if lengths is None else lengths[rows])
+            made.append(decoder.generate(self.main, self.drafter, prompts[rows], max_new_tokens, **settings))
+        if len(made) == 1:
+            return made[0]
+        most = max(part.accepted.shape[1] for part in made if part.accepted is not None)
+        counts = [
+            functional.pad(part.accepted, (0, most - part.accepted.shape[1]), value=-1)
+            for part in made
+            if part.accepted is not None
+        ]
+        return Generated(torch.cat([part.tokens for part in made]), torch.cat(counts))
 
     def serve(self, requests: Sequence[Request]) -> list[list[int]]:
         """Serve requests side by side, of any prompt lengths, numbers of tokens, seeds and temperatures.
@@ -118,6 +135,12 @@ class ReferenceDecoder:
     def target_log_probs_at(self, ids: Tensor, temperature: float) -> Tensor:
         """Return the same log-laws (B, T, V) with another temperature in place of the decoder's own."""
         return self._log_probs(self.main, ids, replace(self.processors, temperature=temperature))
+
+    def _at_once(self, length: int) -> int:
+        """How many rows of ``length`` tokens are decoded side by side."""
+        with torch.inference_mode():
+            per_token: int = self.main.start(64, 1).nbytes // 64
+        return max(AT_ONCE // (per_token * length), 1)
 
     def _settings(self, noise: Noise, lengths: Tensor | None) -> dict[str, Any]:
         return {

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from reference import engine
 from reference.caching import Cache
 from reference.decoder import acceptance_per_tested_token, autoregressive, generate
 from reference.exposed import ReferenceDecoder, build, step_over
@@ -290,6 +291,26 @@ def test_same_seed_same_text(main_model: Transformer, draft_model: Transformer) 
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_many_rows_are_decoded_in_parts(
+    main_model: Transformer, draft_model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that do not fit side by side come one part after the other: with seeds per row the same tokens and counts, with one
+    seed each part draws on.
+    """
+    decoder = ReferenceDecoder(main_model, draft_model, 3, eos_id=4)
+    prompts, lengths = PROMPTS.repeat(3, 1), torch.tensor([4, 1, 3, 2]).repeat(3)
+    whole = decoder.generate(prompts, 20, seeds=range(12), lengths=lengths)
+    per_row = 3 * 24 * 2 * 4 * 24
+    monkeypatch.setattr(engine, "AT_ONCE", 5 * per_row)
+    parts = decoder.generate(prompts, 20, seeds=range(12), lengths=lengths)
+    assert torch.equal(whole.tokens, parts.tokens)
+    assert whole.accepted is not None
+    assert parts.accepted is not None
+    assert torch.equal(whole.accepted, parts.accepted)
+    same = decoder.generate(PROMPTS[:1].expand(10, -1), 20, seed=1).tokens
+    assert not torch.equal(same[:5], same[5:])
 
 
 def test_acceptance_per_tested_token() -> None:
