@@ -53,10 +53,10 @@ class AdaptiveK:
         costs: RoundCosts = TYPICAL,
         largest: int = 8,
         *,
-        hope: float = 0.7,
-        prior: float = 5.0,
+        hope: float = 0.6,
+        prior: float = 4.0,
         memory: float = 64.0,
-        patience: int = 32,
+        patience: int = 8,
     ) -> None:
         if not 1 <= largest < len(costs.verify):
             raise ValueError(f"largest is {largest}; the costs cover K = 1 to {len(costs.verify) - 1}")
