@@ -53,10 +53,10 @@ class AdaptiveK:
         costs: RoundCosts = TYPICAL,
         largest: int = 8,
         *,
-        hope: float = 0.6,
-        prior: float = 4.0,
+        hope: float = 0.55,
+        prior: float = 3.0,
         memory: float = 64.0,
-        patience: int = 8,
+        patience: int = 16,
     ) -> None:
         if not 1 <= largest < len(costs.verify):
             raise ValueError(f"largest is {largest}; the costs cover K = 1 to {len(costs.verify) - 1}")
@@ -64,6 +64,7 @@ class AdaptiveK:
         self.hope, self.prior, self.keep = hope, prior, 1 - 1 / memory
         self.accepted = self.tested = 0.0
         self.waited, self.patience = 0, patience
+        self.best = self._best()
 
     @property
     def acceptance(self) -> float:
@@ -77,9 +78,8 @@ class AdaptiveK:
 
     def choose(self) -> int:
         """Tokens to draft in the next round."""
-        best = max(range(self.largest + 1), key=self.gain)
-        if best:
-            return best
+        if self.best:
+            return self.best
         self.waited += 1
         if self.waited <= self.patience:
             return 0
@@ -95,6 +95,11 @@ class AdaptiveK:
         fade = self.keep**tested
         self.accepted = fade * self.accepted + sum(counts)
         self.tested = fade * self.tested + tested
+        self.best = self._best()
+
+    def _best(self) -> int:
+        """The K of the largest gain."""
+        return max(range(self.largest + 1), key=self.gain)
 
 
 def measured_costs(

@@ -86,11 +86,12 @@ def rounds(
             else:
                 emitted = plain_step(main, state, process, noise)
             counts, stopped = _cut(emitted, left, ends)
+            accepted = emitted.counts - 1
             if pace is not None:
-                pace.observe(drafted, emitted.counts - 1)
-        yield Round(rows, emitted.tokens, counts, emitted.counts - 1)
-        left = left - counts
-        going = (left > 0) & ~stopped
+                pace.observe(drafted, accepted)
+            left = left - counts
+            going = left > 0 if stopped is None else (left > 0) & ~stopped
+        yield Round(rows, emitted.tokens, counts, accepted)
         if going.all():
             continue
         if not going.any():
@@ -111,11 +112,11 @@ def _filling_holes(going: Tensor) -> Tensor:
     return order
 
 
-def _cut(emitted: Emitted, left: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-    """How many tokens of each row's block count, (B,), and which rows met a stop, (B,)."""
+def _cut(emitted: Emitted, left: Tensor, ends: Tensor) -> tuple[Tensor, Tensor | None]:
+    """How many tokens of each row's block count, (B,), and which rows met a stop, (B,); None where there are no stops."""
     counts = torch.minimum(emitted.counts, left)
     if not len(ends):
-        return counts, torch.zeros_like(counts, dtype=torch.bool)
+        return counts, None
     places = torch.arange(emitted.tokens.shape[1])
     met = torch.isin(emitted.tokens, ends) & (places < counts[:, None])
     first = torch.where(met, places, len(places)).amin(1)
@@ -156,28 +157,45 @@ def generate(
 
 
 class Collected:
-    """What rounds made of B rows, put together to N tokens each."""
+    """What rounds made of B rows, put together to N tokens each. Rounds are kept as they come and put together in the end."""
 
     def __init__(self, rows: int, max_new_tokens: int) -> None:
-        self.output = torch.zeros(rows, max_new_tokens + 1, dtype=torch.int64)
-        self.filled = torch.zeros(rows, dtype=torch.int64)
-        self.accepted: list[Tensor] = []
+        self.shape = (rows, max_new_tokens)
+        self.rounds: list[Round] = []
 
     def add(self, one: Round) -> None:
-        """Write a round's tokens behind those of its rows."""
-        # A row's block is written whole where there is room: what lies past its count is overwritten, or cut in the end.
-        at, most = self.filled[one.rows], self.output.shape[1] - 1
-        where = (at[:, None] + torch.arange(one.tokens.shape[1])).clamp(max=most)
-        self.output[one.rows[:, None], where] = one.tokens
-        self.filled[one.rows] = at + one.counts
-        self.accepted.append(torch.full_like(self.filled, -1).index_copy(0, one.rows, one.accepted))
+        """Keep a round."""
+        self.rounds.append(one)
 
     def generated(self) -> Generated:
         """Return tokens (B, N), each row's last one repeated to the end, and accepted counts (B, R)."""
-        last = self.output.gather(1, (self.filled - 1)[:, None])
-        places = torch.arange(self.output.shape[1] - 1)
-        tokens = torch.where(places < self.filled[:, None], self.output[:, :-1], last)
-        return Generated(tokens, torch.stack(self.accepted, 1))
+        B, N = self.shape
+        output = torch.zeros(B, N, dtype=torch.int64)
+        filled = torch.zeros(B, dtype=torch.int64)
+        accepted = torch.full((len(self.rounds), B), -1)
+        for first, last in _of_equal_rows(self.rounds):
+            part = self.rounds[first:last]
+            rows = part[0].rows
+            counts = torch.stack([one.counts for one in part], 1)  # (R', rounds)
+            width = max(one.tokens.shape[1] for one in part)
+            padded = [functional.pad(one.tokens, (0, width - one.tokens.shape[1])) for one in part]
+            real = torch.arange(width) < counts[..., None]  # (R', rounds, width)
+            places = (filled[rows, None] + real.flatten(1).cumsum(1) - 1)[real.flatten(1)]
+            owners = rows[:, None].expand(-1, real[0].numel())[real.flatten(1)]
+            output[owners, places] = torch.stack(padded, 1)[real]
+            filled[rows] += counts.sum(1)
+            accepted[first:last, rows] = torch.stack([one.accepted for one in part])
+        end = output.gather(1, (filled - 1)[:, None])
+        return Generated(torch.where(torch.arange(N) < filled[:, None], output, end), accepted.t().contiguous())
+
+
+def _of_equal_rows(made: Sequence[Round]) -> Iterator[tuple[int, int]]:
+    """Yield (first, last + 1) of the stretches of rounds with the same rows, which is one and the same tensor."""
+    first = 0
+    for i in range(1, len(made) + 1):
+        if i == len(made) or made[i].rows is not made[first].rows:
+            yield first, i
+            first = i
 
 
 def stream(

@@ -25,11 +25,13 @@ class Text:
     lengths: Tensor
     hidden: Tensor | None = None
     seen: Tensor | None = None
+    newest: Tensor | None = None
+    """The last token (B, 1) of every row where it was appended alone."""
 
     @property
     def last(self) -> Tensor:
         """The last token (B, 1) of every row, the only one that the main model has not read."""
-        return self.ids.gather(1, self.lengths[:, None] - 1)
+        return self.ids.gather(1, self.lengths[:, None] - 1) if self.newest is None else self.newest
 
     def after(self, read: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the tokens (B, n) that follow the first ``read`` (B,), padded on the right, and how many each row has;
@@ -45,6 +47,12 @@ class Text:
 
     def append(self, tokens: Tensor, counts: Tensor) -> None:
         """Let row b go on with its first ``counts[b]`` of tokens (B, n)."""
+        if tokens.shape[1] == 1:
+            self.ids.scatter_(1, self.lengths[:, None], tokens)
+            self.seen = None if self.seen is None else self.seen | occurring(tokens, self.seen.shape[1])[:, 0]
+            self.lengths, self.newest = self.lengths + 1, tokens
+            return
+        self.newest = None
         places = torch.arange(tokens.shape[1])
         if self.seen is not None:
             real = torch.where(places < counts[:, None], tokens, self.seen.shape[1])
@@ -73,7 +81,7 @@ class Text:
 
     def keep_rows(self, kept: Tensor) -> None:
         """Let all rows but ``kept`` (R,) leave."""
-        self.ids, self.lengths = self.ids[kept], self.lengths[kept]
+        self.ids, self.lengths, self.newest = self.ids[kept], self.lengths[kept], None
         self.hidden = None if self.hidden is None else self.hidden[kept]
         self.seen = None if self.seen is None else self.seen[kept]
 
