@@ -53,8 +53,8 @@ class AdaptiveK:
         costs: RoundCosts = TYPICAL,
         largest: int = 8,
         *,
-        hope: float = 0.55,
-        prior: float = 3.0,
+        hope: float = 0.8,
+        prior: float = 2.0,
         memory: float = 64.0,
         patience: int = 16,
     ) -> None:

@@ -15,6 +15,7 @@ import reference
 from reference import weights
 from reference.card import CHAINS, measured_acceptance, read_card
 from reference.exposed import open_trained
+from reference.families import FAMILIES
 from reference.heads import ExitHead, FeatureLayer, MedusaHeads
 from reference.model import Shape, Transformer
 from reference.text import EOS_ID, VOCAB_SIZE, as_stream, codec_source, decode, documentation, encode, prompts
@@ -187,10 +188,11 @@ def test_the_card_has_its_numbers() -> None:
 def test_the_card_is_true() -> None:
     """A short measurement agrees with the acceptances on the card.
 
-    Some 600 tested tokens with a spread of about 0.5 / sqrt(600) = 0.02, more as they are correlated: 0.1 is far out.
+    Some 600 tested tokens with a spread of about 0.5 / sqrt(600) = 0.02, more as they are correlated: 0.1 is far out. What
+    prompt lookup finds depends on how long the text is, so it is not measured in short.
     """
     numbers = read_card()
-    for draft in CHAINS:
+    for draft in (name for name in CHAINS if not FAMILIES[name].needs_text):
         assert abs(measured_acceptance(draft, rows=16, new_tokens=48) - numbers[draft]) < 0.1
 
 

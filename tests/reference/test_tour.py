@@ -96,8 +96,8 @@ def test_the_breaking_command_shows_the_mismatch(capsys: pytest.CaptureFixture[s
     check_sweep(text)
     swept = {(s.name, s.k): s for s in swept_in(text)}
     assert swept["adversarial", 8].acceptance < 0.3 < swept["mismatched", 8].acceptance
-    assert swept["adversarial", 8].measured < swept["mismatched", 8].measured < swept["aligned", 8].measured
-    assert re.search(r"^   adversarial +[1-8]( \d)* 0( 0)* \.\.", text, re.MULTILINE)
+    assert swept["adversarial", 8].emitted < swept["mismatched", 8].emitted < swept["aligned", 8].emitted
+    assert re.search(r"^   adversarial +[1-8] [0-8 ]*\b0 0 [0-8 ]*\.\.$", text, re.MULTILINE)
     shares = dict(re.findall(r"^   (honest|adversarial|lying) +TV (\S+)$", text, re.MULTILINE))
     assert float(shares["honest"]) < 1e-12 > float(shares["adversarial"])
     assert float(shares["lying"]) > 0.01
