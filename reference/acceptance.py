@@ -8,14 +8,12 @@ was drawn before. Accepted minus that chance, over the places that were tested, 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from reference.drafting import Chain, Drafter, Model, Process
-from reference.step import draft_propose, main_verify, start
-from specverify.subjects import Emitted, Generated
+from reference.step import draft_propose, read_block, start
+from specverify.subjects import Generated
 
 
 class TakenTokens:
@@ -27,21 +25,6 @@ class TakenTokens:
     def choose(self, probabilities: Tensor, live: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Return the next token (1,)."""
         return torch.tensor([next(self.coming, 0)])
-
-
-class TakenRound:
-    """In the place of a rule: emits what the text took, and keeps the laws of the round."""
-
-    def __init__(self, block: Tensor) -> None:
-        self.block = block
-        self.chances = torch.empty(0)
-
-    def verify(self, draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, noise: Any) -> Emitted:  # noqa: ARG002
-        """Emit the block (n,) and note sum min(p, q) of every place (K,)."""
-        K, n = draft_tokens.shape[1], len(self.block)
-        self.chances = torch.minimum(draft_probs[0], target_probs[0, :K]).sum(-1).double()
-        tokens = torch.cat([self.block, self.block.new_full((K + 1 - n,), -1)])[None]
-        return Emitted(tokens, torch.tensor([n]))
 
 
 @torch.inference_mode()
@@ -59,22 +42,29 @@ def exact_acceptance(
     chances = torch.full((*made.accepted.shape, k), torch.nan, dtype=torch.float64)
     for row, counts in enumerate(made.accepted.tolist()):
         prompt, new = prompts[row : row + 1], made.tokens[row]
-        lengths = torch.tensor([prompt.shape[1]])
         reads = bool(getattr(process, "reads_history", False))
-        state = start(main, draft, prompt, lengths, len(new) + 2 * k + 1, seen=reads)
+        state = start(main, draft, prompt, torch.tensor([prompt.shape[1]]), len(new) + 2 * k + 1, seen=reads)
+        text, cache = state.text, state.cache
+        # The whole text is read at once. Rounds then see of it what was there when they began.
+        hidden, logits = read_block(main, state, torch.cat([text.last, new[None]], 1))
+        target = process(logits, text.seen_along(new[None]))[0]  # (N+1, V): row i follows i new tokens
+        if hidden is not None:
+            text.remember(hidden)
         done = 0
         for r, accepted in enumerate(counts):
             if accepted < 0 or len(new) - done < k + 1:
                 break  # settled before the round: leaving out those that turn out long would bias the sum
-            coming = TakenTokens(new[done:])
-            drafts = draft_propose(state, k, process, coming)  # type: ignore[arg-type]
+            cache.rollback(text.lengths - 1)
+            drafts = draft_propose(state, k, process, TakenTokens(new[done:]))  # type: ignore[arg-type]
             if not isinstance(drafts, Chain):
                 raise ValueError("chances are known place by place for chains only, and this drafter drafts trees")
-            taken = TakenRound(new[done : done + accepted + 1])
-            main_verify(main, state, drafts, process, taken, coming)  # type: ignore[arg-type]
-            state.drafting.settle(state.text)
             tested = min(accepted + 1, k)
-            chances[row, r, :tested] = taken.chances[:tested]
+            laws = drafts.laws[0, :tested, : target.shape[1]]  # of a place without a draft nothing is left
+            found = torch.minimum(laws.to(target.dtype), target[done : done + tested]).sum(-1)
+            chances[row, r, :tested] = found.double()
+            text.append(new[None, done : done + accepted + 1], torch.tensor([accepted + 1]))
+            cache.lengths = text.lengths - 1
+            state.drafting.settle(text)
             done += accepted + 1
     return chances
 

@@ -70,7 +70,7 @@ def main_verify(main: Model, state: State, drafts: Chain | Tree, process: Proces
     text, before = state.text, state.text.lengths - 1
     if isinstance(drafts, Tree):
         branches, follows = branches_of(drafts.shape)
-        hidden, logits = _read(main, state, torch.cat([text.last, drafts.tokens], 1), branches)
+        hidden, logits = read_block(main, state, torch.cat([text.last, drafts.tokens], 1), branches)
         emitted: Emitted = rule.verify(drafts, process(logits, text.seen_along(drafts.tokens, follows)), noise)
         path = accepted_path(drafts, emitted)
         state.cache.keep_path(before, path, emitted.counts)
@@ -80,7 +80,7 @@ def main_verify(main: Model, state: State, drafts: Chain | Tree, process: Proces
         V = main.vocab_size
         absent = drafts.laws.shape[-1] > V
         readable = torch.where(drafts.tokens < V, drafts.tokens, 0) if absent else drafts.tokens
-        hidden, logits = _read(main, state, torch.cat([text.last, readable], 1))
+        hidden, logits = read_block(main, state, torch.cat([text.last, readable], 1))
         target = process(logits, text.seen_along(drafts.tokens))  # (B, K+1, V)
         laws = drafts.laws.to(target.dtype)
         emitted = rule.verify(drafts.tokens, laws, functional.pad(target, (0, 1)) if absent else target, noise)
@@ -91,7 +91,7 @@ def main_verify(main: Model, state: State, drafts: Chain | Tree, process: Proces
     return emitted
 
 
-def _read(main: Model, state: State, block: Tensor, branches: Branches | None = None) -> tuple[Tensor | None, Tensor]:
+def read_block(main: Model, state: State, block: Tensor, branches: Branches | None = None) -> tuple[Tensor | None, Tensor]:
     """Hidden states (B, n, E) where a drafter reads them, and logits (B, n, V), of a block (B, n)."""
     as_tree: dict[str, Any] = {} if branches is None else {"branches": branches}
     if state.text.hidden is None:
@@ -139,7 +139,7 @@ def speculative_step(main: Model, state: State, k: int, process: Process, rule: 
 
 def plain_step(main: Model, state: State, process: Process, noise: Noise) -> Emitted:
     """One round without drafts: a token of the main model's law."""
-    hidden, logits = _read(main, state, state.text.last)
+    hidden, logits = read_block(main, state, state.text.last)
     seen = state.text.seen
     chosen = noise.choose(process(logits[:, 0], seen))
     if hidden is not None:
