@@ -15,9 +15,9 @@ from reference import decoder
 from reference.adaptive import AdaptiveK, RoundCosts
 from reference.drafting import Drafter, Model
 from reference.drafting.separate import EarlyExit, SeparateDraft, as_drafter
-from reference.noise import BatchNoise, Noise, RowNoise
+from reference.noise import BatchNoise, RacingNoise, RowNoise
 from reference.processors import Processors, RowProcessors
-from reference.rules import rule_named
+from reference.rules import RACES, rule_named
 from reference.rules.trees import TREE_RULES, tree_rule_named
 from specverify import subjects
 from specverify.subjects import Generated, Request
@@ -81,11 +81,11 @@ class ReferenceDecoder:
         depend on its prompt and seed alone, unless K follows what the whole batch accepts. With neither, torch's global
         stream is used. Of thousands of rows as many are decoded side by side as their caches fit into AT_ONCE bytes.
         """
-        noise: Noise = BatchNoise(_seeded(seed))
+        noise = self._noise(_seeded(seed))
         made: list[Generated] = []
         for rows in torch.split(torch.arange(len(prompts)), self._at_once(prompts.shape[1] + max_new_tokens)):
             if seeds is not None:
-                noise = RowNoise([seeds[b] for b in rows.tolist()])
+                noise = self._row_noise([seeds[b] for b in rows.tolist()])
             settings = self._settings(noise, None if lengths is None else lengths[rows])
             made.append(decoder.generate(self.main, self.drafter, prompts[rows], max_new_tokens, **settings))
         if len(made) == 1:
@@ -117,7 +117,7 @@ class ReferenceDecoder:
             raise ValueError("there are no requests to serve; give at least one")
         own = self.processors.temperature
         rows = RowProcessors([self._processors_at(own if r.temperature is None else r.temperature) for r in requests])
-        settings = self._settings(RowNoise([r.seed for r in requests]), torch.tensor([len(r.prompt) for r in requests]))
+        settings = self._settings(self._row_noise([r.seed for r in requests]), torch.tensor([len(r.prompt) for r in requests]))
         stop = [*self.stop, *([] if self.eos_id is None else [self.eos_id])]
         del settings["eos_id"]
         return decoder.stream(
@@ -142,7 +142,13 @@ class ReferenceDecoder:
             per_token: int = self.main.start(64, 1).nbytes // 64
         return max(AT_ONCE // (per_token * length), 1)
 
-    def _settings(self, noise: Noise, lengths: Tensor | None) -> dict[str, Any]:
+    def _noise(self, generator: torch.Generator | None) -> Any:
+        return RacingNoise(generator) if self.rule.NAME in RACES else BatchNoise(generator)
+
+    def _row_noise(self, seeds: Sequence[int | None]) -> Any:
+        return RacingNoise(seeds=seeds) if self.rule.NAME in RACES else RowNoise(seeds)
+
+    def _settings(self, noise: Any, lengths: Tensor | None) -> dict[str, Any]:
         return {
             "k": self.k if isinstance(self.k, int) else AdaptiveK(self.k, len(self.k.verify) - 1),
             "process": self.processors,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,9 +13,9 @@ from torch import Tensor
 from reference.adaptive import TYPICAL, measured_costs
 from reference.engine import ReferenceDecoder
 from reference.families import FAMILIES, family_named
-from reference.noise import BatchNoise
+from reference.noise import BatchNoise, RacingNoise
 from reference.processors import Processors
-from reference.rules import coupled_races, rule_named
+from reference.rules import RACES, coupled_races, rule_named
 from reference.rules.trees import TREE_RULES, tree_rule_named
 from reference.step import speculative_step, start
 from reference.tables import CachedTable
@@ -97,7 +97,8 @@ def step_over(
     main, drafter = CachedTable(target, target.vocab_size), family_named(family).over_tables(draft, target.vocab_size, k)
     state = start(main, drafter, prefix, torch.full((len(prefix),), prefix.shape[1]), k + 1)
     judge = tree_rule_named(rule) if rule in TREE_RULES else rule_named(rule)
-    return speculative_step(main, state, k, Processors(), judge, BatchNoise())
+    noise: Any = RacingNoise() if rule in RACES else BatchNoise()
+    return speculative_step(main, state, k, Processors(), judge, noise)
 
 
 def _verify_with(rule: str) -> Callable[[Tensor, Tensor, Tensor], Emitted]:

@@ -21,8 +21,10 @@ from reference.tables import CachedTable, Logits, TableHeads, TableLayer
 from reference.text import VOCAB_SIZE
 from specverify.trees import TreeShape
 
-CHAIN_RULES = ("token_rejection", "block_verification", "sample_and_match", "one_hot_draft")
-"""Rules for one drafted path; at temperature 0 "greedy" as well."""
+CERTAIN_RULES = ("token_rejection", "block_verification", "sample_and_match", "one_hot_draft")
+"""Rules for one drafted path, however it was found; at temperature 0 "greedy" as well."""
+CHAIN_RULES = (*CERTAIN_RULES, "coupled_races")
+"""Rules for one drafted path whose tokens were drawn."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,11 @@ FAMILIES: dict[str, Family] = {
         as_given=False,
     ),
     "prompt_lookup": Family(
-        lambda _: PromptLookup(VOCAB_SIZE), lambda _, V, __: PromptLookup(V, longest=2), as_given=False, needs_text=True
+        lambda _: PromptLookup(VOCAB_SIZE),
+        lambda _, V, __: PromptLookup(V, longest=2),
+        rules=CERTAIN_RULES,
+        as_given=False,
+        needs_text=True,
     ),
     "early_exit": Family(_early_exit, lambda table, V, _: EarlyExit(CachedTable(table, V))),
     "feature_layer": Family(

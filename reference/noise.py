@@ -1,4 +1,4 @@
-"""Where a decoder's randomness comes from: one stream for the whole batch, or one for each row."""
+"""Where a decoder's randomness comes from: one stream for the whole batch, or one for each row; choices or races."""
 
 from __future__ import annotations
 
@@ -58,6 +58,44 @@ class RowNoise:
                 for law, g, drawn in zip(probabilities, self.generators, draws, strict=True)
             ]
         )
+
+
+class RacingNoise:
+    """Choices by races of exponential clocks, which are remembered: for the rule that lets the target race with the same
+    clocks (:mod:`reference.rules.coupled_races`). One stream for all rows, or with ``seeds`` one for each.
+    """
+
+    def __init__(self, generator: torch.Generator | None = None, seeds: Sequence[int | None] | None = None) -> None:
+        self.generators = [generator] if seeds is None else RowNoise(seeds).generators
+        self.shared = seeds is None
+        self.clocks: list[Tensor] = []
+
+    def fresh(self, like: Tensor) -> Tensor:
+        """Draw a clock of mean 1 for every entry of laws (B, V); torch never draws 0, so that 0/0 cannot happen."""
+        clocks = torch.empty_like(like)
+        if self.shared:
+            return clocks.exponential_(generator=self.generators[0])
+        for row, generator in zip(clocks, self.generators, strict=True):
+            row.exponential_(generator=generator)
+        return clocks
+
+    def choose(self, probabilities: Tensor, live: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Draw one token (B,) per row from laws (B, V): whose clock, run at the speed of its probability, rings first."""
+        self.clocks.append(self.fresh(probabilities))
+        return (self.clocks[-1] / probabilities).argmin(1)
+
+    def taken(self) -> list[Tensor]:
+        """Return the clocks (B, V) of the choices since the last time, in their order, and forget them."""
+        clocks, self.clocks = self.clocks, []
+        return clocks
+
+    def keep_rows(self, kept: Tensor) -> RacingNoise:
+        """Return the noise of the rows ``kept`` (R,)."""
+        if not self.shared:
+            noise = RacingNoise()
+            noise.shared, noise.generators = False, [self.generators[b] for b in kept.tolist()]
+            return noise
+        return self
 
 
 Noise = BatchNoise | RowNoise

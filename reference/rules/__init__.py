@@ -16,6 +16,7 @@ from torch import Tensor
 from reference.noise import Noise
 from reference.rules import (
     block_verification,
+    coupled_races,
     greedy,
     one_hot_draft,
     sample_and_match,
@@ -40,6 +41,8 @@ class Rule(Protocol):
 
 _MODULES = (token_rejection, sample_and_match, block_verification, one_hot_draft, greedy)
 RULES: dict[str, Rule] = {m.NAME: cast("Rule", m) for m in _MODULES}
+RACES: dict[str, Rule] = {coupled_races.NAME: cast("Rule", coupled_races)}
+"""Rules that judge drafts chosen by :class:`reference.noise.RacingNoise`."""
 LOSSY_RULES: dict[str, Rule] = {typical_acceptance.NAME: cast("Rule", typical_acceptance)}
 """Rules that change the law by design; they are here to be refuted."""
 
@@ -53,4 +56,4 @@ def found(kind: str, name: str, rules: Mapping[str, T]) -> T:
 
 def rule_named(name: str) -> Rule:
     """Return the rule called ``name``, lossless or not. Errors: ValueError that lists the rules there are."""
-    return found("rule", name, RULES | LOSSY_RULES)
+    return found("rule", name, RULES | RACES | LOSSY_RULES)

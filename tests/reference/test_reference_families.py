@@ -26,9 +26,9 @@ from reference.families import FAMILIES
 from reference.heads import ExitHead, FeatureLayer, MedusaHead, MedusaHeads
 from reference.history import read_prompts
 from reference.model import Shape, Transformer
-from reference.noise import BatchNoise, RowNoise
+from reference.noise import BatchNoise, RacingNoise, RowNoise
 from reference.processors import Processors
-from reference.rules import rule_named
+from reference.rules import coupled_races, rule_named
 from reference.rules.trees import tree_rule_named
 from reference.step import accepted_path, branches_of
 from reference.tables import CachedTable, table_pair
@@ -237,6 +237,34 @@ def test_rows_of_every_family_keep_to_themselves(main_model: Transformer, networ
     for row, n in enumerate(lengths.tolist()):
         alone = of.generate(PROMPTS[row : row + 1, :n], 25, seeds=[row])
         assert torch.equal(alone.tokens[0], together.tokens[row])
+
+
+@pytest.mark.parametrize("family", ["medusa", "early_exit", "feature_layer"])
+def test_coupled_races_in_the_loop(main_model: Transformer, networks: dict[str, Any], family: str) -> None:
+    """With a seed per row races give each row of a batch what they give it alone, and at temperature 0 the greedy text."""
+    of = ReferenceDecoder(main_model, networks[family](), 3, rule="coupled_races", processors=Processors(1.5))
+    together = of.generate(PROMPTS, 25, seeds=range(4))
+    for row in range(4):
+        assert torch.equal(of.generate(PROMPTS[row : row + 1], 25, seeds=[row]).tokens[0], together.tokens[row])
+    assert together.accepted is not None
+    assert int(together.accepted.max()) > 0
+    assert not torch.equal(of.generate(PROMPTS, 25, seed=1).tokens, of.generate(PROMPTS, 25, seed=2).tokens)
+    greedy = ReferenceDecoder(main_model, networks[family](), 3, rule="coupled_races", processors=Processors(0.0))
+    expected = decoder.autoregressive(main_model, PROMPTS, 20, process=Processors(0.0), noise=BatchNoise())
+    assert torch.equal(greedy.generate(PROMPTS, 20, seed=0).tokens, expected)
+
+
+def test_races_need_the_clocks_of_the_drafts() -> None:
+    """Drafts that were not chosen by the noise at hand are an error, and each round takes the clocks of its own."""
+    noise, law = RacingNoise(), torch.full((2, 3, 4), 0.25)
+    noise.choose(law[:, 0])
+    with pytest.raises(ValueError, match="2 tokens were drafted and 1 races run"):
+        coupled_races.verify(torch.zeros(2, 2, dtype=torch.int64), law[:, :2], law, noise)
+    drafted = torch.stack([noise.choose(law[:, j]) for j in range(2)], 1)
+    emitted = coupled_races.verify(drafted, law[:, :2], law, noise)
+    assert emitted.counts.tolist() == [3, 3]  # equal laws: the same clocks choose the same tokens
+    assert torch.equal(emitted.tokens[:, :2], drafted)
+    assert noise.clocks == []
 
 
 def test_medusa_heads_are_what_a_head_is() -> None:
