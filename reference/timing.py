@@ -130,6 +130,7 @@ class Timing:
             state.cache.lengths = held
             if drafts.laws.shape[-1] > main.vocab_size:  # a place may have no draft
                 target = functional.pad(target, (0, 1))
+            loop = loop_alone(rows, k, main.vocab_size)
             rewind = nothing if own is None or own is state.cache else lambda: setattr(own, "lengths", own_held)
             rewind()
         turn = 0
@@ -159,7 +160,7 @@ class Timing:
             "verify": self._placed(lambda: read(k + 1)),
             "accept": self._placed(lambda: self.rule.verify(drafts.tokens, drafts.laws, target, noise)),
             "cache": self._placed(take_back),
-            "loop": self._placed(loop_alone(rows, k, main.vocab_size)),
+            "loop": self._placed(loop),
         }
 
     def memory(self, batch: int, length: int) -> dict[str, int]:
