@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from reference import decoder
 from reference.adaptive import AdaptiveK, RoundCosts
 from reference.drafting import Drafter, Model
+from reference.drafting.lookup import PromptLookup
 from reference.drafting.separate import EarlyExit, SeparateDraft, as_drafter
 from reference.noise import BatchNoise, RacingNoise, RowNoise
 from reference.processors import Processors, RowProcessors
@@ -24,6 +25,19 @@ from specverify.subjects import Generated, Request
 
 AT_ONCE = 2**28
 """Bytes that the caches of rows decoded side by side may take: enough for a processor's products to be at their best."""
+
+
+def check_fit(drafter: Drafter, rule: str) -> None:
+    """Refuse a rule that is not made for what a drafter proposes. Errors: ValueError that says what would fit."""
+    shape, children = getattr(drafter, "shape", None), getattr(drafter, "children", "")
+    if shape is not None:
+        fitting = [name for name, of in TREE_RULES.items() if children in of.CHILDREN]
+        if rule not in fitting:
+            raise ValueError(f"{rule} is not lossless for a tree with children {children!r}; take {' or '.join(fitting)}")
+    elif rule in TREE_RULES:
+        raise ValueError(f"{rule} judges trees, and this drafter drafts a chain; take token_rejection, or draft a tree")
+    elif rule in RACES and isinstance(drafter, PromptLookup):
+        raise ValueError(f"{rule} needs drafts that were drawn, and prompt lookup draws none; take sample_and_match")
 
 
 class ReferenceDecoder:
@@ -53,8 +67,11 @@ class ReferenceDecoder:
         self.processors = processors or Processors()
         self.rule: Any = tree_rule_named(rule) if rule in TREE_RULES else rule_named(rule)
         self.vocab_size = main.vocab_size
+        if not isinstance(k, (int, RoundCosts)):
+            raise ValueError(f"k is {k!r}; give a whole number, or the RoundCosts of rounds for a K that follows acceptance")
         if isinstance(k, int) and k < 1:
             raise ValueError(f"k is {k}; a round drafts at least one token")
+        check_fit(self.drafter, rule)
         self.greedy_only = rule == "greedy"
         self._processors_at(self.processors.temperature)
         if prompts is not None:
@@ -81,6 +98,11 @@ class ReferenceDecoder:
         depend on its prompt and seed alone, unless K follows what the whole batch accepts. With neither, torch's global
         stream is used. Of thousands of rows as many are decoded side by side as their caches fit into AT_ONCE bytes.
         """
+        for name, given in (("seeds", seeds), ("lengths", lengths)):
+            if given is not None and len(given) != len(prompts):
+                raise ValueError(f"there are {len(given)} {name} for {len(prompts)} rows; give one per row")
+        if len(prompts) == 0:
+            raise ValueError("there are no prompts; give at least one row")
         noise = self._noise(_seeded(seed))
         made: list[Generated] = []
         for rows in torch.split(torch.arange(len(prompts)), self._at_once(prompts.shape[1] + max_new_tokens)):

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from reference.adaptive import TYPICAL, measured_costs
-from reference.engine import ReferenceDecoder
+from reference.adaptive import TYPICAL, RoundCosts, measured_costs
+from reference.engine import ReferenceDecoder, check_fit
 from reference.families import FAMILIES, family_named
 from reference.noise import BatchNoise, RacingNoise
 from reference.processors import Processors
@@ -30,39 +30,47 @@ def open_trained(
     k: int | Literal["adaptive"] = 4,
     *,
     draft: str = "aligned",
-    rule: str = "token_rejection",
+    rule: str | None = None,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float = 1.0,
     repetition_penalty: float = 1.0,
+    stop: Sequence[int] = (),
+    costs: RoundCosts | None = None,
 ) -> ReferenceDecoder:
-    """Return the decoder with its trained models and a draft of :data:`reference.families.FAMILIES`.
+    """Return the decoder with its trained models and a draft of :data:`reference.families.FAMILIES`; rule: None for the first
+    one that fits the draft.
 
-    With k "adaptive" the costs of a round are measured now, and K follows what is accepted. Errors: WeightsError without
-    weights, ValueError for an unknown draft, or a rule that does not fit it.
+    With k "adaptive" K follows what is accepted, at the ``costs`` of a round, which are measured now where none are given: the
+    tokens of a seed then depend on them, and on what else is in the batch. Errors: WeightsError without weights, ValueError
+    for an unknown draft, or a rule that does not fit it.
     """
     from reference.text import EOS_ID, prompts
     from reference.timing import Timing
     from reference.weights import FOLDER, trained
 
+    rule = rule or family_named(draft).rules[0]
     _fitting(draft, rule)
-    token_by_token = "token_rejection" in family_named(draft).rules and draft != "mismatched"
     main, drafter = trained("main"), family_named(draft).trained(FOLDER)
     return ReferenceDecoder(
         main,
         drafter,
-        measured_costs(main, drafter, prompts(1, 48)) if k == "adaptive" else k,
+        (costs or measured_costs(main, drafter, prompts(1, 48))) if k == "adaptive" else k,
         eos_id=EOS_ID,
+        stop=stop,
         rule=rule,
         processors=Processors(temperature, top_k, top_p, repetition_penalty),
         prompts=prompts(8, 16),
-        timing=Timing(temperature=temperature, best=draft if token_by_token else "aligned"),
+        # What is timed is this decoder: a fixed K, chains and token rejection, or nothing of its own.
+        timing=Timing(temperature=temperature, best=draft) if k != "adaptive" and rule == "token_rejection" else None,
     )
 
 
 def _fitting(family: str, rule: str) -> None:
-    if rule not in (known := (*family_named(family).rules, "greedy", "typical_acceptance")):
-        raise ValueError(f"the drafts of {family} are not judged by {rule!r}; take one of {', '.join(known)}")
+    rules = family_named(family).rules
+    further = () if family_named(family).drafts > 1 else ("greedy", "typical_acceptance")
+    if rule not in (*rules, *further):
+        raise ValueError(f"the drafts of {family} are not judged by {rule!r}; take rule={' or '.join(map(repr, rules))}")
 
 
 def build(
@@ -81,6 +89,8 @@ def build(
     """
     V = target.vocab_size
     drafter = family_named(family).over_tables(draft, V, k)
+    if adaptive and k >= len(TYPICAL.verify):
+        raise ValueError(f"k is {k}; an adaptive K goes up to {len(TYPICAL.verify) - 1}")
     costs = replace(TYPICAL, verify=TYPICAL.verify[: k + 1])
     return ReferenceDecoder(CachedTable(target, V), drafter, costs if adaptive else k, eos_id=eos_id, rule=rule)
 
@@ -96,6 +106,7 @@ def step_over(
     """Run one round of K drafts after prefix (B, T), with torch's global stream."""
     main, drafter = CachedTable(target, target.vocab_size), family_named(family).over_tables(draft, target.vocab_size, k)
     state = start(main, drafter, prefix, torch.full((len(prefix),), prefix.shape[1]), k + 1)
+    check_fit(drafter, rule)
     judge = tree_rule_named(rule) if rule in TREE_RULES else rule_named(rule)
     noise: Any = RacingNoise() if rule in RACES else BatchNoise()
     return speculative_step(main, state, k, Processors(), judge, noise)

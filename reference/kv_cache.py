@@ -54,7 +54,7 @@ class KVCache(Cache):
         super().__init__(capacity, rows)
         self.heads = heads
         self.windows = distance_windows(distance_bias, capacity)
-        self.keys = torch.zeros(layers, rows * heads, capacity, width // heads)
+        self.keys = torch.zeros(layers, rows * heads, capacity, width // heads, dtype=distance_bias.dtype)
         self.values = torch.zeros_like(self.keys)
         self.weights: Sequence[Weights] = ()
 
@@ -149,7 +149,7 @@ def padded(x: Tensor, room: Room) -> Tensor:
 def bias_by_distance(distance_bias: Tensor, size: int) -> Tensor:
     """Return the bias (2 size, H) at ``size + distance``: -inf ahead (distance < 0), constant beyond the reach."""
     reach, heads = distance_bias.shape[0] - 1, distance_bias.shape[1]
-    table = torch.cat([torch.full((1, heads), -torch.inf), distance_bias[1:]])
+    table = torch.cat([torch.full((1, heads), -torch.inf, dtype=distance_bias.dtype), distance_bias[1:]])
     return table[(torch.arange(-size, size) + 1).clamp(0, reach)]
 
 

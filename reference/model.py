@@ -76,20 +76,37 @@ class Block(nn.Module):
 
 
 class Prepared:
-    """The matrices of some blocks as :func:`reference.kv_cache.block_pass` wants them, made again when they change."""
+    """The matrices of some blocks as :func:`reference.kv_cache.block_pass` wants them, made again when they change.
+
+    A change is seen by other tensors, other memory, or torch's count of writes. Writing through ``.data`` is not counted:
+    call :meth:`forget` after it. Tensors made in inference mode count nothing, and are prepared every time.
+    """
 
     def __init__(self) -> None:
-        self.versions: list[int] = []
+        self.seen: list[tuple[Tensor, int, int]] = []
         self.weights: list[Weights] = []
+
+    def forget(self) -> None:
+        """Prepare all matrices again the next time."""
+        self.seen = []
 
     def of(self, blocks: Iterable[Block]) -> list[Weights]:
         """Return the matrices of the blocks, in order."""
         matrices = [w.weight for b in blocks for w in (b.mix, b.gather, b.widen, b.narrow)]
-        versions = [0 if w.is_inference() else w._version for w in matrices]
-        if versions != self.versions:
+        counted = not any(w.is_inference() for w in matrices)
+        same = (
+            len(self.seen) == len(matrices)
+            and all(
+                w is old and w.data_ptr() == at and w._version == version
+                for w, (old, at, version) in zip(matrices, self.seen, strict=True)
+            )
+            if counted
+            else False
+        )
+        if not same:
             turned = [w.detach().t().contiguous() for w in matrices]
             self.weights = [Weights(*turned[i : i + 4]) for i in range(0, len(turned), 4)]
-            self.versions = versions
+            self.seen = [(w, w.data_ptr(), w._version) for w in matrices] if counted else []
         return self.weights
 
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+COLDEST = 1e-5
+"""Logits divided by less than this would overflow; temperature 0 takes the likeliest token without dividing."""
+
 
 @dataclass(frozen=True)
 class Processors:
@@ -24,8 +27,8 @@ class Processors:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}; it must be 0 or more")
+        if not (self.temperature == 0 or COLDEST <= self.temperature < float("inf")):
+            raise ValueError(f"temperature is {self.temperature}; it must be 0, which is greedy, or {COLDEST:g} and more")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k is {self.top_k}; it must be 1 or more, or None to keep every token")
         if not 0 < self.top_p <= 1:

@@ -142,6 +142,8 @@ def plain_step(main: Model, state: State, process: Process, noise: Noise) -> Emi
     hidden, logits = read_block(main, state, state.text.last)
     seen = state.text.seen
     chosen = noise.choose(process(logits[:, 0], seen))
+    if hasattr(noise, "taken"):
+        noise.taken()  # no rule will ask for the clocks of this race
     if hidden is not None:
         state.text.remember(hidden)
     emitted = Emitted(chosen[:, None], torch.ones_like(chosen), torch.zeros_like(chosen))

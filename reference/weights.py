@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from reference.heads import ExitHead, FeatureLayer, MedusaHeads
 from reference.model import Shape, Transformer
@@ -38,6 +38,8 @@ class WeightsError(RuntimeError):
 def new_head(name: str) -> nn.Module:
     """Return the untrained network called ``name``, one of HEADS, as wide as the main model."""
     shape = SHAPES["main"]
+    if name not in HEADS:
+        raise WeightsError(f"there is no network {name!r}; there are {', '.join(HEADS)}")
     if name == "medusa":
         return MedusaHeads(shape.width, shape.vocab_size, MEDUSA_HEADS)
     if name == "early_exit":
@@ -58,6 +60,8 @@ def load(name: str, folder: Path = FOLDER, shape: Shape | None = None) -> Transf
     Errors: WeightsError when there is no such file or a tensor has another shape than ``shape`` (default: SHAPES[name])
     needs.
     """
+    if shape is None and name not in SHAPES:
+        raise WeightsError(f"there is no model {name!r}; there are {', '.join(SHAPES)}")
     return _filled(Transformer(shape or SHAPES[name]), name, folder)
 
 
@@ -66,11 +70,18 @@ def load_head(name: str, folder: Path = FOLDER) -> nn.Module:
     return _filled(new_head(name), name, folder)
 
 
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} cannot be read ({error}); train again: python -m reference.train") from error
+
+
 def _filled(model: Net, name: str, folder: Path) -> Net:
     path = folder / f"{name}.safetensors"
     if not path.exists():
         raise WeightsError(f"there are no weights for {name!r} at {path}; train them with: python -m reference.train")
-    given, wanted = load_file(path), model.state_dict()
+    given, wanted = _read(path), model.state_dict()
     for key in sorted(given.keys() | wanted.keys()):
         have, need = (tuple(t[key].shape) if key in t else "absent" for t in (given, wanted))
         if have != need:
@@ -115,5 +126,8 @@ def training_numbers(name: str, folder: Path = FOLDER) -> dict[str, str]:
     path = folder / f"{name}.safetensors"
     if not path.exists():
         raise WeightsError(f"there are no weights for {name!r} at {path}; train them with: python -m reference.train")
-    with safe_open(path, "pt") as file:
-        return dict(file.metadata() or {})
+    try:
+        with safe_open(path, "pt") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} cannot be read ({error}); train again: python -m reference.train") from error

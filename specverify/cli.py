@@ -217,6 +217,8 @@ def _summary(certificate: Any) -> str:
                 lines += ["", f"error in {e.test}: {j.reason}", f"  reproduce: {m.reproduce}"]
     if certificate.missing:
         lines += ["", "only a part of the plan was run, which never certifies"]
+        if not own:
+            lines[-1] = "nothing of the subject was tested: no test of it has that text in its name, only controls have"
     lines += ["", f"{certificate.verdict.upper()}: {certificate.sentence()}", ""]
     return "\n".join(lines)
 

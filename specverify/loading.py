@@ -28,7 +28,7 @@ def load_subject(spec: str) -> Subject:
     target: Any = module
     for part in attribute.split("."):
         if not hasattr(target, part):
-            public = [n for n in vars(module) if not n.startswith("_")]
+            public = [n for n in dir(module) if not n.startswith("_")]
             raise SubjectError(
                 f"{module_name} has no attribute {attribute!r}; it has {', '.join(public[:12]) or 'nothing public'}"
             )

@@ -44,6 +44,7 @@ class FeatureDrafting:
 
     def __init__(self, layer: Any, cache: Cache) -> None:
         self.layer, self.cache = layer, cache
+        self.true = cache.lengths
 
     def propose(self, text: Text, k: int, process: Process, noise: Noise) -> Chain:
         """Draft tokens (B, K)."""

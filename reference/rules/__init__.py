@@ -50,7 +50,7 @@ LOSSY_RULES: dict[str, Rule] = {typical_acceptance.NAME: cast("Rule", typical_ac
 def found(kind: str, name: str, rules: Mapping[str, T]) -> T:
     """The entry called ``name``. Errors: ValueError that lists the names there are."""
     if name not in rules:
-        raise ValueError(f"there is no {kind} {name!r}; the {kind}s are {', '.join(rules)}")
+        raise ValueError(f"there is no {kind} {name!r}; there are {', '.join(rules)}")
     return rules[name]
 
 

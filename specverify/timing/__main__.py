@@ -17,19 +17,27 @@ if TYPE_CHECKING:
     from specverify.timing.measure import Samples, Sweep
     from specverify.timing.opening import Opened
 
-REGRESSED = 1
+REGRESSED, NOT_MEASURABLE = 1, 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     try:
         options = parser().parse_args(sys.argv[1:] if argv is None else list(argv))
-        return _bench(options)
     except SystemExit as stop:
         return int(stop.code or 0)
+    try:
+        return _bench(options)
+    except SystemExit as stop:
+        sys.stderr.write(
+            f"specverify bench: the subject called sys.exit({stop.code!r}) while being timed; nothing was written\n"
+        )
+        return NOT_MEASURABLE
     except SpecverifyError as error:
         sys.stderr.write(f"specverify bench: {error}\n")
-        return 3 if isinstance(error, SubjectError) else 1 if isinstance(error, CertificateError) else USAGE_ERROR
+        if isinstance(error, SubjectError):
+            return NOT_MEASURABLE
+        return 1 if isinstance(error, CertificateError) else USAGE_ERROR
     except OSError as error:
         sys.stderr.write(f"specverify bench: {error.strerror or error}: {error.filename}\n")
         return USAGE_ERROR
@@ -119,6 +127,7 @@ def _measured(options: argparse.Namespace, opened: Opened) -> tuple[dict[str, An
     from dataclasses import replace
 
     from specverify.timing.clocks import CudaClock, clock_for
+    from specverify.timing.costs import impossible
     from specverify.timing.measure import measure
     from specverify.timing.memory import memory_json
     from specverify.timing.record import timing_json
@@ -145,7 +154,7 @@ def _measured(options: argparse.Namespace, opened: Opened) -> tuple[dict[str, An
             further["memory"] = memory_json(opened.timing, opened.prompts, sweep, samples.device)
         except SubjectError as error:
             further["memory"] = {"failed": str(error)}
-    notes = [*opened.say(), *_lacking(opened)]
+    notes = [*opened.say(), *_lacking(opened, samples), *impossible(samples)]
     return timing_json(samples, subject=opened.name, load=load, models=opened.models, notes=notes, further=further), samples
 
 
@@ -154,12 +163,24 @@ def _steps(opened: Opened, sweep: Sweep, short: Sweep, times: int) -> int:
     return sweep.steps(cached) + times * short.steps(cached)
 
 
-def _lacking(opened: Opened) -> list[str]:
+def _lacking(opened: Opened, samples: Samples) -> list[str]:
     """Say what an own ``timing`` would have to offer for what was not measured."""
+    from specverify.timing.phases import FURTHER
+
     timing = opened.timing
     if opened.models != "its own" or getattr(timing, "whole_only", False):
         return []
     found = []
+    if samples.phases and all(samples.phases.values()):
+        timed = [phases for several in samples.phases.values() for phases in several]
+        lacking = [name for name in FURTHER if not all(name in phases for phases in timed)]
+        if lacking:
+            missed = " and ".join(lacking)
+            missed = " and ".join(lacking)
+            found.append(
+                f"o lacks {missed}, which stand in the rest: let timing.phases return them too, what taking tokens back "
+                "costs and the bookkeeping of the loop"
+            )
     if not hasattr(timing, "exact_acceptance"):
         found.append(
             "tokens per round stand without their exact value: give timing.exact_acceptance(prompts, made, draft=, k=), the "

@@ -6,6 +6,7 @@ A speed-up is a ratio within one run of one machine, so it survives a change of 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,12 @@ def read_timing(path: Path) -> Mapping[str, Any]:
     runs = found.get("runs") if isinstance(found, dict) else None
     if not isinstance(runs, list) or not all(_is_run(run) for run in runs):
         raise UsageError(f"{path} holds no timing of specverify; compare with a file written by --json FILE")
+    try:  # whatever else is damaged shows now, before anything is measured
+        _settings(found)
+        if not dict(_speedups(found)):
+            raise UsageError(f"{path} holds no speed-ups; compare with a file written by --json FILE")
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is damaged ({type(error).__name__}: {error}); write it again with --json FILE") from error
     read: Mapping[str, Any] = found
     return read
 
@@ -57,7 +64,8 @@ def _is_run(run: Any) -> bool:
     spread = run.get("speedup") if isinstance(run, dict) else None
     if not isinstance(spread, dict) or not {"draft", "k"} <= run.keys():
         return False
-    return all(isinstance(spread.get(name), (int, float)) and spread[name] > 0 for name in ("median", "low", "high"))
+    numbers = [spread.get(name) for name in ("median", "low", "high")]
+    return all(isinstance(x, (int, float)) and not isinstance(x, bool) and 0 < x < math.inf for x in numbers)
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any], fail_above: float = FAIL_ABOVE) -> list[Change]:
@@ -94,11 +102,11 @@ def _speedups(timing: Mapping[str, Any]) -> Iterator[tuple[Key, Mapping[str, flo
     for run in timing["runs"]:
         yield (None, timing.get("batch", 1), run["draft"], run["k"]), run["speedup"]
     for one in (timing.get("temperatures") or {}).get("at", []):
-        for run in one.get("runs", []):
+        for run in filter(_is_run, one.get("runs", [])):
             yield (one["temperature"], one["batch"], run["draft"], run["k"]), run["speedup"]
     for one in (timing.get("batches") or {}).get("at", []):
         if one["batch"] != timing.get("batch", 1):
-            for run in one.get("runs", []):
+            for run in filter(_is_run, one.get("runs", [])):
                 yield (None, one["batch"], run["draft"], run["k"]), run["speedup"]
 
 
@@ -123,8 +131,8 @@ def render_changes(changes: list[Change], fail_above: float = FAIL_ABOVE) -> str
     if not worse:
         most = max(changes, key=lambda change: change.lost)
         return (
-            f"no regression: none of {len(changes)} speed-ups lost more than {fail_above:.0%} beyond the spread "
-            f"(largest loss {most.lost:+.0%}, {_name(most.key)})"
+            f"no regression: none of {len(changes)} speed-ups lost more than {fail_above:.3g} of its value beyond the spread "
+            f"({'most lost' if most.lost > 0 else 'least gained'}: {abs(most.lost):.0%}, {_name(most.key)})"
         )
     lines = [
         f"{len(worse)} of {len(changes)} speed-ups lost more than {fail_above:.0%}, and their quartiles do not overlap:",

@@ -15,6 +15,8 @@ from specverify.timing.phases import FURTHER
 from specverify.timing.predict import Costs
 
 Key = tuple[str, int]
+CHEAPEST = 0.9
+"""A verifying pass reads what a step reads and more; measured below this share of a step, its cost cannot be right."""
 
 
 def costs_of(samples: Samples) -> dict[Key, Costs]:
@@ -87,3 +89,13 @@ def insist_on_time(samples: Samples) -> None:
     targets = [timed["target"] for several in samples.phases.values() for timed in several]
     if min([*steps, *rounds, *targets]) <= 0:
         raise SubjectError(f"{tokens} tokens take no longer than one, as far as the clock tells; ask for more --tokens")
+
+
+def impossible(samples: Samples) -> list[str]:
+    """Say where a pass over K + 1 tokens came out clearly cheaper than a step: such costs tell of the machine alone."""
+    cheap = sorted({k for (_, k), cost in costs_of(samples).items() if cost.v < CHEAPEST})
+    if not cheap:
+        return []
+    ks = ", ".join(map(str, cheap))
+    seen = f"at K = {ks} a pass over K + 1 tokens came out below {CHEAPEST:g} of a step: something disturbed the measurement"
+    return [f"{seen}, so do not trust the predictions; measure again, or with more --repetitions"]

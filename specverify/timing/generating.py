@@ -35,7 +35,12 @@ class GeneratingTiming:
         self.name, self.decoder = name, decoder
         self.eos_id = getattr(decoder, "eos_id", None)
         self.stopped = False
-        trial = self.speculative(prompts[:1], TRIAL_TOKENS, draft="own", k=1, seed=0)
+        try:
+            trial = self.speculative(prompts[:1], TRIAL_TOKENS, draft="own", k=1, seed=0)
+        except SubjectError:
+            raise
+        except Exception as error:
+            raise SubjectError(f"{name}.generate failed when tried: {type(error).__name__}: {error}") from error
         own = declared_k or getattr(decoder, "k", None)
         self.counted = trial.accepted is not None
         most = 1 if trial.accepted is None else max(1, int(trial.accepted.max()))

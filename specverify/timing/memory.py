@@ -63,7 +63,10 @@ def _caches(timing: Timeable, batch: int, length: int) -> dict[str, int] | None:
     tell = getattr(timing, "memory", None)
     if tell is None:
         return None
-    told = tell(batch, length)
+    try:
+        told = tell(batch, length)
+    except Exception as error:
+        raise SubjectError(f"memory({batch}, {length}) failed: {type(error).__name__}: {error}") from error
     if not isinstance(told, dict) or not all(isinstance(n, int) and n >= 0 for n in told.values()):
         raise SubjectError(f"memory({batch}, {length}) returned {told!r}; return bytes by name, such as {{'target': 4096}}")
     return {str(name): count for name, count in told.items()}

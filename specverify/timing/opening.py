@@ -27,6 +27,10 @@ OVER_SUPPLIED = (
 REQUIRED = ("drafts", "max_k", "baseline", "speculative", "phases")
 
 
+LARGEST_K = 64
+"""Beyond this many drafts per round nothing is swept, whatever a subject can."""
+
+
 def _nothing() -> list[str]:
     return []
 
@@ -48,7 +52,7 @@ class Opened:
     @property
     def ks(self) -> tuple[int, ...]:
         """Every K that can be timed."""
-        return tuple(getattr(self.timing, "ks", range(1, self.timing.max_k + 1)))
+        return tuple(getattr(self.timing, "ks", range(1, min(self.timing.max_k, LARGEST_K) + 1)))
 
     def on(self, device: str) -> Opened:
         """Return the same decoder on a device, such as "cuda"; one that cannot be moved is taken to be on the CPU already.
@@ -112,8 +116,13 @@ def _checked(timing: Any, name: str) -> Timeable:
     if lacking:
         raise SubjectError(f"{name} lacks {', '.join(lacking)}; see specverify.subjects.Timeable")
     drafts, most = timing.drafts, timing.max_k
-    if isinstance(drafts, str) or not drafts or not isinstance(most, int) or most < 1:
-        raise SubjectError(f"{name} must name at least one draft, as a tuple, and have max_k >= 1; got {drafts!r} and {most!r}")
+    if not isinstance(drafts, (tuple, list)) or not drafts or not all(isinstance(draft, str) for draft in drafts):
+        raise SubjectError(f"{name} must name at least one draft, as a tuple of strings; got {drafts!r}")
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise SubjectError(f"{name} must have a whole number max_k >= 1; got {most!r}")
+    ks = getattr(timing, "ks", (1,))
+    if not isinstance(ks, (tuple, list)) or not ks or not all(isinstance(k, int) and k >= 1 for k in ks):
+        raise SubjectError(f"{name}.ks must be a tuple of whole numbers from 1 on, or not be there; got {ks!r}")
     checked: Timeable = timing
     return checked
 

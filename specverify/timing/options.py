@@ -83,6 +83,10 @@ def check(options: argparse.Namespace) -> None:
         raise UsageError(f"--fail-above {options.fail_above:g} is no share; give a number from 0 to below 1, such as 0.1")
     if options.json is not None and not options.json.parent.is_dir():
         raise UsageError(f"there is no folder {options.json.parent} for --json")
+    if options.json is not None and options.json.is_dir():
+        raise UsageError(f"--json {options.json} is a folder; name a file")
+    if options.plots is not None and not options.plots.exists() and not options.plots.parent.is_dir():
+        raise UsageError(f"there is no folder {options.plots.parent} for --plots")
     if options.plots is not None and options.plots.exists() and not options.plots.is_dir():
         raise UsageError(f"--plots {options.plots} is a file; name a folder")
     if options.clock == "cpu" and options.threads > 1:
@@ -102,7 +106,8 @@ def read_ks(text: str, known: tuple[int, ...]) -> tuple[int, ...]:
     try:
         for part in text.split(","):
             first, dots, last = part.partition("..")
-            ks += range(int(first), int(last) + 1) if dots else [int(first)]
+            upper = min(int(last), known[-1] + 1) if dots else 0  # one too many is enough to be refused
+            ks += range(int(first), upper + 1) if dots else [int(first)]
     except ValueError:
         raise UsageError(f"--k {text!r} is no list of numbers; write 4, 1,2,4 or 1..8") from None
     if not ks or not set(ks) <= set(known):

@@ -78,7 +78,7 @@ def _or_failed(measured: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return measured()
     except SubjectError as error:
         return {"failed": str(error)}
-    except (ValueError, RuntimeError) as error:
+    except Exception as error:
         return {"failed": f"{type(error).__name__}: {error}"}
 
 

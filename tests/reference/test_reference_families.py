@@ -103,7 +103,7 @@ def test_typical_acceptance_is_not_exact() -> None:
 
 def test_rules_that_do_not_fit_are_refused() -> None:
     """A rule for chains does not judge a tree, and the error names those that do."""
-    with pytest.raises(ValueError, match="top_k, traversal"):
+    with pytest.raises(ValueError, match="'top_k' or 'traversal'"):
         family_subject("medusa_tree", "token_rejection")
     with pytest.raises(ValueError, match="there is no family 'nobody'"):
         family_subject("nobody")

@@ -269,3 +269,42 @@ def test_the_suite_skips_what_has_no_speed():
     out = _suite("-n", "0", "--specverify-subject", "reference.exposed:greedy_verifier")
     assert "5 skipped" in out, out
     assert "only a decoder has a speed" in out
+
+
+def test_what_the_subject_does_is_not_taken_for_a_result(tmp_path, monkeypatch, capsys):
+    """A decoder that leaves the program while being timed is not measurable, and no success."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "leaving.py").write_text(
+        "import sys\nimport torch\n\n\n"
+        "class Leaving:\n    vocab_size = 5\n\n"
+        "    def generate(self, prompts, max_new_tokens, seed):\n        sys.exit(0)\n\n"
+        "    def target_log_probs(self, ids):\n        return torch.zeros(*ids.shape, 5).log_softmax(-1)\n\n\n"
+        "from specverify import decoder\n\nsubject = decoder(Leaving())\n"
+    )
+    assert main(["leaving.py:subject", "--quick"]) == 3
+    assert "called sys.exit(0)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--json", "."], "is a folder; name a file"),
+        (["--plots", "nowhere/plots"], "no folder nowhere for --plots"),
+        (["--k", "1..99999999999"], "must lie within 1..8"),
+    ],
+)
+def test_what_cannot_be_written_or_swept_is_refused_at_once(tmp_path, monkeypatch, capsys, arguments, message):
+    """Before anything is measured, with the exit code of wrong usage."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["reference", "--quick", *arguments]) == 64
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", [{"machine": [1]}, {"temperatures": [1]}, {"batches": {"at": [{}]}}, {"runs": []}])
+def test_a_damaged_record_is_refused_before_measuring(tmp_path, capsys, damage):
+    """What --compare cannot use is said at once."""
+    run = {"draft": "aligned", "k": 1, "speedup": {"median": 1.0, "low": 0.9, "high": 1.1}}
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps({"specverify": {"subject": "reference", "runs": [run], **damage}}))
+    assert main(["reference", "--quick", "--compare", str(old)]) == 64
+    assert "--json FILE" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from scripted import ACCEPTING, DRAFTING, LOOP, TAKING_BACK, Scripted, Telling, 
 
 from specverify.errors import SubjectError
 from specverify.timing.clocks import WallClock
-from specverify.timing.costs import round_seconds, tokens_per_pass
+from specverify.timing.costs import impossible, round_seconds, tokens_per_pass
 from specverify.timing.measure import Run, Sweep, measure
 from specverify.timing.phases import Difference
 from specverify.timing.record import timing_json
@@ -126,3 +126,20 @@ def test_a_phase_may_be_the_difference_of_two_calls():
     for run in _record(Outside())["runs"]:
         assert run["costs"]["parts"]["loop"] == pytest.approx(LOOP, rel=1e-5)
         assert run["remainder"] == pytest.approx(0, abs=1e-4)
+
+
+def test_costs_that_cannot_be_are_named():
+    """A verifying pass measured at half a step is said to be wrong; what costs what it should is not."""
+
+    class Cheap(Telling):
+        def phases(self, *a, **b):
+            calls = super().phases(*a, **b)
+            return {**calls, "verify": calls["accept"]}
+
+    def samples_of(timing):
+        return measure(timing, PROMPTS, Sweep(timing.drafts, (1, 3), tokens=64, repetitions=2), clock=WallClock(timing.clock))
+
+    (said,) = impossible(samples_of(Cheap()))
+    assert "at K = 1, 3 a pass" in said
+    assert "do not trust the predictions" in said
+    assert impossible(samples_of(Telling())) == []

@@ -255,3 +255,19 @@ def test_supplied_models_run_on_a_device():
     assert torch.isfinite(laws).all()
     made = moved.timing.speculative(moved.prompts[:1], 8, draft="aligned", k=2, seed=0)
     assert made.tokens.shape == (1, 8)
+
+
+def test_a_decoder_that_fails_at_once_cannot_be_timed():
+    """An error in generate is one of the subject, named as such, and no regression."""
+
+    class Failing:
+        vocab_size = 5
+
+        def generate(self, prompts, max_new_tokens, seed):
+            raise ValueError("boom")
+
+        def target_log_probs(self, ids):
+            return torch.zeros(*ids.shape, 5).log_softmax(-1)
+
+    with pytest.raises(SubjectError, match=r"generate failed when tried: ValueError: boom"):
+        open_timeable(Decoder("failing", open=Failing))
