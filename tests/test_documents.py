@@ -61,7 +61,7 @@ def test_every_kind_of_subject_in_the_documents_is_certified(name):
     assert (name == "my_server") == ("rows" in {p.check for p in plan.tests})
     runner = Runner(plan)
     first = {planned.check: planned for planned in reversed(plan.tests) if planned.expected == "certified"}
-    assert len(first) >= 3
+    assert len(first) >= (1 if name == "my_modes" else 3)
     for planned in first.values():
         evidence = runner.run(planned)
         assert evidence.verdict in ("certified", "skipped"), (planned.test, [j.reason for j in evidence.judgements()])

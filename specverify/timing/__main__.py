@@ -173,13 +173,10 @@ def _lacking(opened: Opened, samples: Samples) -> list[str]:
     found = []
     if samples.phases and all(samples.phases.values()):
         timed = [phases for several in samples.phases.values() for phases in several]
-        lacking = [name for name in FURTHER if not all(name in phases for phases in timed)]
-        if lacking:
-            missed = " and ".join(lacking)
-            missed = " and ".join(lacking)
+        if timed and not any(name in phases for phases in timed for name in FURTHER):
             found.append(
-                f"o lacks {missed}, which stand in the rest: let timing.phases return them too, what taking tokens back "
-                "costs and the bookkeeping of the loop"
+                "o holds the rule alone, all else stands in the rest: let timing.phases return cache and loop too, what taking "
+                "tokens back costs and the bookkeeping of the loop"
             )
     if not hasattr(timing, "exact_acceptance"):
         found.append(
