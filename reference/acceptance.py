@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from reference.drafting import Chain, Drafter, Model, Process
+from reference.drafting import Chain, Drafter, Model
+from reference.processors import Process
 from reference.step import draft_propose, read_block, start
 from specverify.subjects import Generated
 
@@ -42,8 +43,7 @@ def exact_acceptance(
     chances = torch.full((*made.accepted.shape, k), torch.nan, dtype=torch.float64)
     for row, counts in enumerate(made.accepted.tolist()):
         prompt, new = prompts[row : row + 1], made.tokens[row]
-        reads = bool(getattr(process, "reads_history", False))
-        state = start(main, draft, prompt, torch.tensor([prompt.shape[1]]), len(new) + 2 * k + 1, seen=reads)
+        state = start(main, draft, prompt, torch.tensor([prompt.shape[1]]), len(new) + 2 * k + 1, seen=process.reads_history)
         text, cache = state.text, state.cache
         # The whole text is read at once. Rounds then see of it what was there when they began.
         hidden, logits = read_block(main, state, torch.cat([text.last, new[None]], 1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from reference.caching import Branches, Cache
-from reference.drafting import Chain, Drafter, Drafting, Model, Process
+from reference.drafting import Chain, Drafter, Drafting, Laws, Model
 from reference.drafting.separate import as_drafter
 from reference.history import Text
 from reference.noise import Noise
@@ -53,7 +53,7 @@ class LyingDrafting:
         self.inner, self.drawn_at = inner, drawn_at
         self.settle, self.keep_rows = inner.settle, inner.keep_rows
 
-    def propose(self, text: Text, k: int, process: Process, noise: Noise) -> Chain:
+    def propose(self, text: Text, k: int, process: Laws, noise: Noise) -> Chain:
         """Draw tokens (B, K) of laws q ** (1 / drawn_at), normalised, and declare the laws q (B, K, V)."""
 
         def sharpened(logits: Tensor, seen: Tensor | None = None) -> Tensor:

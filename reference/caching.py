@@ -6,6 +6,7 @@ protocols, so one decoder runs on either, and a mistake in rolling back shows on
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -30,7 +31,7 @@ class Branches:
         return self.visible.shape[1] - self.visible.shape[0]
 
 
-class Cache:
+class Cache(ABC):
     """What a model remembers of every row: its first ``lengths[b]`` entries; rows may have different lengths.
 
     Entries past a row's length are leftovers. They are never read: a token sees the positions up to its own, and those
@@ -42,9 +43,9 @@ class Cache:
         self.lengths = torch.zeros(rows, dtype=torch.int64)
 
     @property
+    @abstractmethod
     def nbytes(self) -> int:
         """Bytes of what is remembered."""
-        raise NotImplementedError
 
     def rollback(self, lengths: Tensor) -> None:
         """Keep the first ``lengths`` (B,) tokens of each row. Errors: ValueError when a row would grow."""
@@ -85,13 +86,13 @@ class Cache:
             self._move_rows(kept[moved], moved.nonzero()[:, 0])
         self.lengths = self.lengths[kept]
 
+    @abstractmethod
     def _move(self, source: Tensor, target: Tensor) -> None:
         """Copy each row's entries at places ``source`` (B, D) to places ``target`` (B, D), read before written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _move_rows(self, source: Tensor, target: Tensor) -> None:
         """Copy whole rows ``source`` (n,) to ``target`` (n,), read before written."""
-        raise NotImplementedError
 
 
 CacheT = TypeVar("CacheT", bound=Cache)

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from reference.caching import Cache
-from reference.drafting import Drafter, Model, Process
+from reference.drafting import Drafter, Model
 from reference.history import occurring, read_prompts
 from reference.noise import Noise
+from reference.processors import Process
 from reference.step import plain_step, speculative_step, start
 from specverify.subjects import Emitted, Generated
 
@@ -76,8 +77,7 @@ def rounds(
     rows, ends = torch.arange(B), torch.tensor(list(stop), dtype=torch.int64)
     with torch.inference_mode():
         # A row may end K tokens past what was asked.
-        reads = bool(getattr(process, "reads_history", False))
-        state = start(main, draft, prompts, lengths, int(left.max()) + 2 * largest + 1, seen=reads)
+        state = start(main, draft, prompts, lengths, int(left.max()) + 2 * largest + 1, seen=process.reads_history)
     while True:
         with torch.inference_mode():
             drafted = largest if pace is None else pace.choose()
@@ -101,7 +101,7 @@ def rounds(
             state.keep_rows(kept)
             rows, left = rows[kept], left[kept]
             noise = noise.keep_rows(kept)
-            process = process.keep_rows(kept) if hasattr(process, "keep_rows") else process
+            process = process.keep_rows(kept)
 
 
 def _filling_holes(going: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ def autoregressive(
             main.extend(prompts[:, :-1], cache, lengths - 1)
         tokens: list[Tensor] = []
         seen = None
-        if getattr(process, "reads_history", False):
+        if process.reads_history:
             seen = read_prompts(prompts, lengths, 0, main.vocab_size, seen=True).seen
         ended = torch.zeros(len(prompts), dtype=torch.bool)
         for i in range(max_new_tokens):

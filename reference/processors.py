@@ -4,9 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+
+class Process(Protocol):
+    """What makes laws of logits, the same for main model and draft."""
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether the law depends on which tokens the text holds."""
+        ...
+
+    def __call__(self, logits: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Return laws (B, ..., V) for logits (B, ..., V); seen (B, ..., V), bool: which tokens the text holds."""
+        ...
+
+    def keep_rows(self, kept: Tensor) -> Process:
+        """Return what applies to the rows ``kept`` (R,)."""
+        ...
+
 
 COLDEST = 1e-5
 """Logits divided by less than this would overflow; temperature 0 takes the likeliest token without dividing."""

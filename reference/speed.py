@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from reference.decoder import autoregressive, generate
-from reference.drafting import Drafter, Model, Process
+from reference.drafting import Drafter, Model
 from reference.noise import BatchNoise
-from reference.processors import Processors
+from reference.processors import Process, Processors
 from reference.rules import Rule, rule_named
 from reference.timing import Timing
 from specverify.subjects import Generated

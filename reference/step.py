@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from reference.caching import Branches, Cache, FeaturedModel
-from reference.drafting import Chain, Drafter, Drafting, Model, Process
+from reference.drafting import Chain, Drafter, Drafting, Laws, Model
 from reference.drafting.separate import as_drafter
 from reference.history import Text, read_prompts
 from reference.noise import Noise
@@ -58,12 +58,12 @@ def start(main: Model, draft: Drafter | Model, prompts: Tensor, lengths: Tensor,
     return State(text, cache, drafter.begin(main, cache, text))
 
 
-def draft_propose(state: State, k: int, process: Process, noise: Noise) -> Chain | Tree:
+def draft_propose(state: State, k: int, process: Laws, noise: Noise) -> Chain | Tree:
     """Let the drafter propose: a chain of tokens (B, K) with the laws (B, K, V) they were drawn from, or a tree."""
     return state.drafting.propose(state.text, k, process, noise)
 
 
-def main_verify(main: Model, state: State, drafts: Chain | Tree, process: Process, rule: Any, noise: Noise) -> Emitted:
+def main_verify(main: Model, state: State, drafts: Chain | Tree, process: Laws, rule: Any, noise: Noise) -> Emitted:
     """One pass of the main model over the last token and the proposals, judged by the rule. The cache then holds the whole
     text but its last token.
     """
@@ -130,14 +130,14 @@ def accepted_path(tree: Tree, emitted: Emitted) -> Tensor:
     return functional.pad(path, (1, 0))
 
 
-def speculative_step(main: Model, state: State, k: int, process: Process, rule: Any, noise: Noise) -> Emitted:
+def speculative_step(main: Model, state: State, k: int, process: Laws, rule: Any, noise: Noise) -> Emitted:
     """One round on a state, which is carried on."""
     emitted = main_verify(main, state, draft_propose(state, k, process, noise), process, rule, noise)
     state.drafting.settle(state.text)
     return emitted
 
 
-def plain_step(main: Model, state: State, process: Process, noise: Noise) -> Emitted:
+def plain_step(main: Model, state: State, process: Laws, noise: Noise) -> Emitted:
     """One round without drafts: a token of the main model's law."""
     hidden, logits = read_block(main, state, state.text.last)
     seen = state.text.seen

@@ -131,9 +131,13 @@ class Timing:
             if drafts.laws.shape[-1] > main.vocab_size:  # a place may have no draft
                 target = functional.pad(target, (0, 1))
             loop = loop_alone(rows, k, main.vocab_size)
-            rewind = nothing if own is None or own is state.cache else lambda: setattr(own, "lengths", own_held)
-            rewind()
         turn = 0
+
+        def rewind() -> None:
+            if own is not None and own_held is not None:
+                own.lengths = own_held
+
+        rewind()
 
         def read(n: int) -> Tensor:
             laws = process(main.extend(block[:, :n], state.cache))
@@ -183,10 +187,6 @@ class Timing:
         return placed
 
 
-def nothing() -> None:
-    """Do nothing."""
-
-
 class Free(NothingKept):
     """A model, a drafter, a rule and noise that cost next to nothing: what they return was made before."""
 
@@ -209,6 +209,12 @@ class Free(NothingKept):
         """Return logits (B, K+1, V)."""
         return self.logits
 
+    reads_history = False
+
+    def __call__(self, logits: Tensor, seen: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Process nothing."""
+        return logits
+
     def begin(self, *_: object) -> Free:
         """Draft from now on."""
         return self
@@ -223,11 +229,19 @@ class Free(NothingKept):
 
 
 class FreeCache(Cache):
-    """A cache whose rollback is timed elsewhere."""
+    """A cache that remembers nothing but lengths; its rollback is timed elsewhere."""
+
+    nbytes = 0
 
     def rollback(self, lengths: Tensor) -> None:
         """Note the lengths."""
         self.lengths = lengths
+
+    def _move(self, source: Tensor, target: Tensor) -> None:
+        """Nothing is remembered."""
+
+    def _move_rows(self, source: Tensor, target: Tensor) -> None:
+        """Nothing is remembered."""
 
 
 def loop_alone(rows: int, k: int, vocab_size: int, tokens: int = 4096) -> Callable[[], object]:
@@ -238,7 +252,7 @@ def loop_alone(rows: int, k: int, vocab_size: int, tokens: int = 4096) -> Callab
     def turns() -> Iterator[Round]:
         while True:
             collected = Collected(rows, tokens)
-            made = rounds(free, free, prompts, tokens, k=k, process=lambda logits, _: logits, rule=free, noise=free)
+            made = rounds(free, free, prompts, tokens, k=k, process=free, rule=free, noise=free)
             for one in made:
                 collected.add(one)
                 yield one

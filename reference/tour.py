@@ -23,17 +23,18 @@ from reference import weights
 from reference.adaptive import AdaptiveK, RoundCosts
 from reference.broken_drafts import Negated
 from reference.decoder import Pace, acceptance_per_tested_token, autoregressive, generate
-from reference.drafting import Drafter, Model, Process
+from reference.drafting import Drafter, Model
 from reference.heads import MedusaHeads
+from reference.minimising import Recipe
 from reference.model import Shape, Transformer
 from reference.noise import BatchNoise
-from reference.processors import Processors
+from reference.processors import Process, Processors
 from reference.rules import rule_named
 from reference.rules.typical_acceptance import typical
 from reference.step import speculative_step, start
 from reference.text import VOCAB_SIZE, as_stream, codec_source, documentation
-from reference.train import Recipe, distillation_loss, fit, laws_along, next_token_loss
-from reference.train_heads import HeadRecipe, fit_medusa, read_along
+from reference.train import distillation_loss, fit, laws_along, next_token_loss
+from reference.train_heads import fit_medusa, read_along
 from specverify.subjects import Emitted
 from specverify.trees import TreeShape
 
@@ -83,7 +84,7 @@ def trained_tiny(seed: int = 0) -> Models:
     mismatched = fit(TINY_DRAFT, codecs, short(100, 1e-2), seed + 2, next_token_loss, "mismatched")
     torch.manual_seed(seed + 3)
     heads = MedusaHeads(TINY_MAIN.width, VOCAB_SIZE, TINY_HEADS)
-    along, recipe = read_along(main, docs, EARLY), HeadRecipe(150, 1e-2, rows=256, length=1, warm_up=8)
+    along, recipe = read_along(main, docs, EARLY), Recipe(150, 1e-2, rows=256, length=1, warm_up=8)
     return Models(main, aligned, mismatched, fit_medusa(heads, along, recipe, seed + 3))
 
 

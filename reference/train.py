@@ -13,34 +13,22 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from tqdm import trange
 
 from reference import weights
 from reference.heads import MedusaHeads
+from reference.minimising import Recipe, disagreement, minimise
 from reference.model import Shape, Transformer
 from reference.text import as_stream, codec_source, documentation
 from reference.train_heads import HEAD_RECIPES, overlaps_of, read_along, top1_of_heads, train_head
 
 Loss = Callable[[Transformer, Tensor, Tensor, float], Tensor]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """One training: AdamW on ``steps`` batches of ``rows`` windows of ``length`` tokens."""
-
-    steps: int
-    learning_rate: float
-    rows: int = 16
-    length: int = 128
-    warm_up: int = 50
-    weight_decay: float = 0.05
 
 
 FIRST_LAYERS = 20
@@ -90,28 +78,15 @@ def fit(
     """
     torch.manual_seed(seed)
     model = Transformer(shape) if start is None else start.train().requires_grad_(True)
-    picks = torch.Generator().manual_seed(seed)
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p.dim() > 1 and p is not model.distance_bias]},
         {"params": [model.distance_bias], "weight_decay": 0.0, "lr": 10 * recipe.learning_rate},
     ]
-    optimiser = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=recipe.weight_decay)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda step: min((step + 1) / recipe.warm_up, 1.0) * (1.02 - step / recipe.steps)
-    )
-    bar = trange(recipe.steps, desc=label, disable=not sys.stderr.isatty())
-    for step in bar:
-        starts = torch.randint(len(stream) - recipe.length - 1, (recipe.rows,), generator=picks)
-        ids = stream[starts[:, None] + torch.arange(recipe.length + 1)]
-        value = loss(model, ids, starts, step / recipe.steps)
-        optimiser.zero_grad(set_to_none=True)
-        value.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
-        if step % 20 == 0:
-            bar.set_postfix(loss=f"{value.item():.3f}")
-    return model.eval().requires_grad_(False)
+
+    def value(starts: Tensor, progress: float) -> Tensor:
+        return loss(model, stream[starts[:, None] + torch.arange(recipe.length + 1)], starts, progress)
+
+    return minimise(model, groups, recipe, value, len(stream) - recipe.length - 1, seed, label)
 
 
 def next_token_loss(model: Transformer, ids: Tensor, starts: Tensor, progress: float) -> Tensor:  # noqa: ARG001
@@ -125,9 +100,7 @@ def distillation_loss(teacher: Tensor) -> Loss:
     def loss(model: Transformer, ids: Tensor, starts: Tensor, progress: float) -> Tensor:
         logits = model(ids[:, :-1])
         p = teacher[starts[:, None] + torch.arange(ids.shape[1] - 1)].float()
-        if progress < 0.5:
-            return functional.kl_div(logits.log_softmax(-1), p, reduction="none").sum(-1).mean()
-        return torch.mean((p - logits.softmax(-1)).abs().sum(-1)) / 2
+        return disagreement(logits, p, progress)
 
     return loss
 

@@ -7,37 +7,21 @@ Kullback-Leibler divergence at first and then by the total variation distance, w
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from tqdm import trange
 
 from reference.heads import ExitHead, FeatureLayer, MedusaHeads
+from reference.minimising import Net, Recipe, disagreement, minimise
 from reference.model import Transformer
 
-Net = TypeVar("Net", bound=nn.Module)
-
-
-@dataclass(frozen=True)
-class HeadRecipe:
-    """AdamW on ``steps`` batches of ``rows`` windows of ``length`` tokens (or of rows * length places)."""
-
-    steps: int
-    learning_rate: float
-    rows: int = 16
-    length: int = 128
-    warm_up: int = 50
-
-
 HEAD_RECIPES = {
-    "medusa": HeadRecipe(3000, 4e-3, rows=512, length=1),
-    "early_exit": HeadRecipe(4000, 4e-3, rows=1024, length=1),
-    "feature_layer": HeadRecipe(6000, 3e-3),
+    "medusa": Recipe(3000, 4e-3, rows=512, length=1, weight_decay=0.02),
+    "early_exit": Recipe(4000, 4e-3, rows=1024, length=1, weight_decay=0.02),
+    "feature_layer": Recipe(6000, 3e-3, weight_decay=0.02),
 }
 
 
@@ -66,37 +50,13 @@ def read_along(main: Transformer, stream: Tensor, early: int, window: int = 256)
     return Along(stream, states[0], states[1], laws)
 
 
-def disagreement(logits: Tensor, p: Tensor, progress: float) -> Tensor:
-    """Return the mean distance of drafted laws from p (..., V): KL in the first half of a training, then TV."""
-    if progress < 0.5:
-        return functional.kl_div(logits.log_softmax(-1), p, reduction="none").sum(-1).mean()
-    return (p - logits.softmax(-1)).abs().sum(-1).mean() / 2
-
-
-def fit_net(
-    net: Net, recipe: HeadRecipe, loss: Callable[[Net, Tensor, float], Tensor], last: int, label: str, seed: int
-) -> Net:
+def fit_net(net: Net, recipe: Recipe, loss: Callable[[Net, Tensor, float], Tensor], last: int, label: str, seed: int) -> Net:
     """Minimise ``loss(net, starts (rows,), progress)`` over starts 0..last that a generator seeded with ``seed`` picks."""
-    picks = torch.Generator().manual_seed(seed)
-    optimiser = torch.optim.AdamW(net.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.02)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda step: min((step + 1) / recipe.warm_up, 1.0) * (1.02 - step / recipe.steps)
-    )
-    bar = trange(recipe.steps, desc=label, disable=not sys.stderr.isatty())
-    for step in bar:
-        starts = torch.randint(last + 1, (recipe.rows,), generator=picks)
-        value = loss(net, starts, step / recipe.steps)
-        optimiser.zero_grad(set_to_none=True)
-        value.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
-        if step % 20 == 0:
-            bar.set_postfix(loss=f"{value.item():.3f}")
-    return net.eval().requires_grad_(False)
+    groups = [{"params": list(net.parameters())}]
+    return minimise(net, groups, recipe, lambda starts, progress: loss(net, starts, progress), last + 1, seed, label)
 
 
-def fit_medusa(heads: MedusaHeads, along: Along, recipe: HeadRecipe, seed: int) -> MedusaHeads:
+def fit_medusa(heads: MedusaHeads, along: Along, recipe: Recipe, seed: int) -> MedusaHeads:
     """Train Medusa heads: head j at a place foresees the law j + 1 places further along the same text."""
     ahead = 1 + torch.arange(len(heads.heads))
 
@@ -108,7 +68,7 @@ def fit_medusa(heads: MedusaHeads, along: Along, recipe: HeadRecipe, seed: int) 
     return fit_net(heads, recipe, loss, len(along.ids) - 1 - len(heads.heads), "medusa", seed)
 
 
-def fit_exit(head: ExitHead, along: Along, recipe: HeadRecipe, seed: int) -> ExitHead:
+def fit_exit(head: ExitHead, along: Along, recipe: Recipe, seed: int) -> ExitHead:
     """Train a head on the states of an early layer to foresee the law of all layers at the same place."""
 
     def loss(net: ExitHead, places: Tensor, progress: float) -> Tensor:
@@ -118,7 +78,7 @@ def fit_exit(head: ExitHead, along: Along, recipe: HeadRecipe, seed: int) -> Exi
 
 
 def train_head(
-    name: str, main: Transformer, net: nn.Module, along: Along, seed: int, recipe: HeadRecipe | None = None
+    name: str, main: Transformer, net: nn.Module, along: Along, seed: int, recipe: Recipe | None = None
 ) -> nn.Module:
     """Train one of the networks, started from the main model's own head, embedding and position bias."""
     recipe = recipe or HEAD_RECIPES[name]
@@ -136,7 +96,7 @@ def train_head(
     return fit_features(net, along, recipe, seed)
 
 
-def fit_features(layer: FeatureLayer, along: Along, recipe: HeadRecipe, seed: int) -> FeatureLayer:
+def fit_features(layer: FeatureLayer, along: Along, recipe: Recipe, seed: int) -> FeatureLayer:
     """Train the layer on the main model's states, and on its own, since it drafts on from these.
 
     A place reads its token and the state before it. The second and third reading replace that state by what the reading

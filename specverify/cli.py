@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return report_main(arguments[1:])
     if arguments[:1] == ["bench"]:
-        from specverify.timing.__main__ import main as bench_main
+        from specverify.bench import main as bench_main
 
         return bench_main(arguments[1:])
     try:

@@ -22,8 +22,8 @@ from reference.noise import Noise
 from specverify.trees import Tree
 
 Model = CachedModel[Any]
-Process = Callable[..., Tensor]
-"""``process(logits (B, ..., V), seen (B, ..., V) or None) -> laws (B, ..., V)``."""
+Laws = Callable[[Tensor, Tensor | None], Tensor]
+"""``process(logits (B, ..., V), seen (B, ..., V) or None) -> laws (B, ..., V)``, all that a drafter needs of a processor."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Chain:
 class Drafting(Protocol):
     """A drafter during one decode."""
 
-    def propose(self, text: Text, k: int, process: Process, noise: Noise) -> Chain | Tree:
+    def propose(self, text: Text, k: int, process: Laws, noise: Noise) -> Chain | Tree:
         """Draft up to k tokens after every row's text."""
         ...
 
@@ -85,7 +85,7 @@ def drawn_on(
     k: int,
     go_on: Callable[[Tensor], Tensor],
     text: Text,
-    process: Process,
+    process: Laws,
     noise: Noise,
 ) -> Chain:
     """Draw k tokens one by one: the first of logits (B, V), each other of ``go_on(token (B, 1)) -> logits (B, V)``."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from reference.caching import Cache
-from reference.drafting import Chain, Model, Process, at_end, drawn_on
+from reference.drafting import Chain, Laws, Model, at_end, drawn_on
 from reference.history import Text
 from reference.noise import Noise
 
@@ -46,7 +46,7 @@ class FeatureDrafting:
         self.layer, self.cache = layer, cache
         self.true = cache.lengths
 
-    def propose(self, text: Text, k: int, process: Process, noise: Noise) -> Chain:
+    def propose(self, text: Text, k: int, process: Laws, noise: Noise) -> Chain:
         """Draft tokens (B, K)."""
         assert text.hidden is not None
         read = self.cache.lengths

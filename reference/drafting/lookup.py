@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from reference.caching import Cache
-from reference.drafting import Chain, Model, NothingKept, Process
+from reference.drafting import Chain, Laws, Model, NothingKept
 from reference.history import Text
 from reference.noise import Noise
 
@@ -39,7 +39,7 @@ class LookupDrafting(NothingKept):
     def __init__(self, vocab_size: int, longest: int) -> None:
         self.vocab_size, self.longest = vocab_size, longest
 
-    def propose(self, text: Text, k: int, process: Process, noise: Noise) -> Chain:  # noqa: ARG002
+    def propose(self, text: Text, k: int, process: Laws, noise: Noise) -> Chain:  # noqa: ARG002
         """Propose tokens (B, K); a place without a draft has token V."""
         tokens = continuation(text.ids, text.lengths, k, self.longest, self.vocab_size)
         return Chain(tokens, functional.one_hot(tokens, self.vocab_size + 1).float())

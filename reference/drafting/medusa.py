@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reference.caching import Cache
-from reference.drafting import Chain, Model, NothingKept, Process
+from reference.drafting import Chain, Laws, Model, NothingKept
 from reference.history import Text
 from reference.noise import Noise
 from specverify.trees import Tree, TreeShape
@@ -55,7 +55,7 @@ class MedusaDrafting(NothingKept):
     def __init__(self, drafter: MedusaDraft) -> None:
         self.drafter = drafter
 
-    def propose(self, text: Text, k: int, process: Process, noise: Noise) -> Chain | Tree:
+    def propose(self, text: Text, k: int, process: Laws, noise: Noise) -> Chain | Tree:
         """Draft tokens (B, K), or a tree."""
         assert text.hidden is not None
         shape = self.drafter.shape
@@ -65,11 +65,11 @@ class MedusaDrafting(NothingKept):
         if shape is not None:
             return branched(logits, shape, self.drafter.children, text, process, noise)
         if text.seen is None:
-            laws = process(logits)
+            laws = process(logits, None)
             return Chain(torch.stack([noise.choose(law) for law in laws.unbind(1)], 1), laws)
         return self._with_history(logits, text, process, noise)
 
-    def _with_history(self, logits: Tensor, text: Text, process: Process, noise: Noise) -> Chain:
+    def _with_history(self, logits: Tensor, text: Text, process: Laws, noise: Noise) -> Chain:
         tokens, laws, seen = [], [], text.seen
         assert seen is not None
         for place in logits.unbind(1):
@@ -84,7 +84,7 @@ def branched(
     shape: TreeShape,
     children: DrawnChildren,
     text: Text,
-    process: Process,
+    process: Laws,
     noise: Noise,
 ) -> Tree:
     """Fill a tree of ``shape`` from logits (B, depth, V): a node at depth d, from 1, is a token of the (d - 1)th law."""

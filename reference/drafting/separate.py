@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reference.caching import Branches, Cache
-from reference.drafting import Chain, Drafter, Model, Process, at_end, drawn_on
+from reference.drafting import Chain, Drafter, Laws, Model, at_end, drawn_on
 from reference.history import Text
 from reference.kv_cache import KVCache
 from reference.model import Transformer
@@ -49,7 +49,7 @@ class ModelDrafting:
     def __init__(self, model: Model, cache: Cache) -> None:
         self.model, self.cache = model, cache
 
-    def propose(self, text: Text, k: int, process: Process, noise: Noise) -> Chain:
+    def propose(self, text: Text, k: int, process: Laws, noise: Noise) -> Chain:
         """Draft tokens (B, K). Afterwards the cache holds all but the last of them."""
         tokens, counts = text.after(self.cache.lengths)
         first = at_end(self.model.extend(tokens, self.cache, counts), counts)
@@ -102,7 +102,7 @@ class ExitDrafting:
     def __init__(self, model: Any, cache: Cache) -> None:
         self.model, self.cache = model, cache
 
-    def propose(self, text: Text, k: int, process: Process, noise: Noise) -> Chain:
+    def propose(self, text: Text, k: int, process: Laws, noise: Noise) -> Chain:
         """Draft tokens (B, K); the cache holds afterwards what it held before."""
         before = self.cache.lengths
         first = self.model.extend(text.last, self.cache)[:, 0]

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference.caching import Cache
 from reference.decoder import Model
 from reference.model import Transformer
-from reference.tables import CachedTable, HashedTable, table_pair
+from reference.tables import CachedTable, HashedTable, IdsCache, table_pair
 
 
 def random_ids(rows: int, length: int, vocab_size: int, seed: int = 0) -> Tensor:
@@ -93,7 +92,7 @@ def test_a_full_cache_says_so(model: Model) -> None:
 def test_a_rollback_cannot_lengthen() -> None:
     """Asking a cache to keep more than it has is an error."""
     with pytest.raises(ValueError, match="cannot lengthen"):
-        Cache(4, 1).rollback(torch.tensor([1]))
+        IdsCache(4, 1).rollback(torch.tensor([1]))
 
 
 def test_tables_depend_on_position_and_prefix() -> None:

@@ -17,10 +17,11 @@ from reference.card import CHAINS, measured_acceptance, read_card
 from reference.exposed import open_trained
 from reference.families import FAMILIES
 from reference.heads import ExitHead, FeatureLayer, MedusaHeads
+from reference.minimising import Recipe
 from reference.model import Shape, Transformer
 from reference.text import EOS_ID, VOCAB_SIZE, as_stream, codec_source, decode, documentation, encode, prompts
-from reference.train import Recipe, distillation_loss, fit, grown, laws_along, mean_loss, next_token_loss
-from reference.train_heads import Along, HeadRecipe, overlaps_of, read_along, train_head
+from reference.train import distillation_loss, fit, grown, laws_along, mean_loss, next_token_loss
+from reference.train_heads import Along, overlaps_of, read_along, train_head
 
 TINY = Shape(VOCAB_SIZE, layers=2, width=16, heads=2, reach=8)
 SHORT = Recipe(steps=12, learning_rate=1e-2, rows=4, length=32, warm_up=2)
@@ -95,13 +96,13 @@ def test_states_lie_where_they_belong(along: tuple[Transformer, Along]) -> None:
 def test_networks_on_states_learn_and_repeat(along: tuple[Transformer, Along], name: str) -> None:
     """A few dozen steps bring each nearer to the main model's laws, and the same seed gives the same bits."""
     main, found = along
-    brief = HeadRecipe(60, 1e-2, rows=8, length=32, warm_up=5)
+    brief = Recipe(60, 1e-2, rows=8, length=32, warm_up=5)
     made = {"medusa": MedusaHeads(16, VOCAB_SIZE, 2), "early_exit": ExitHead(16, VOCAB_SIZE)}
     before = made.get(name) or FeatureLayer(Shape(VOCAB_SIZE, 1, 16, 2, reach=8))
     nets = [train_head(name, main, copy.deepcopy(before), found, 0, brief) for _ in range(2)]
     one, again = (net.state_dict() for net in nets)
     assert all(torch.equal(one[key], again[key]) for key in one)
-    untrained = train_head(name, main, copy.deepcopy(before), found, 0, HeadRecipe(1, 1e-9, rows=8, length=32))
+    untrained = train_head(name, main, copy.deepcopy(before), found, 0, Recipe(1, 1e-9, rows=8, length=32))
     pairs = zip(overlaps_of(nets[0], found, 2), overlaps_of(untrained, found, 2), strict=True)
     assert all(after > before_ + 0.01 for after, before_ in pairs)
 

@@ -12,12 +12,12 @@ from xml.etree import ElementTree
 import pytest
 import scripted
 
+from specverify.bench import main
 from specverify.certificate import load, recheck
 from specverify.certify import Runner, assemble
 from specverify.checks.base import Settings, budget_named
 from specverify.errors import UsageError
 from specverify.plan import plan_for
-from specverify.timing.__main__ import main
 from specverify.timing.attach import newest_run
 from specverify.timing.clocks import WallClock
 from specverify.timing.options import read_ks
