@@ -30,7 +30,7 @@ from reference.noise import BatchNoise, RacingNoise, RowNoise
 from reference.processors import Processors
 from reference.rules import coupled_races, rule_named
 from reference.rules.trees import tree_rule_named
-from reference.step import accepted_path, branches_of
+from reference.step import accepted_path, branches_of, draft_propose, speculative_step, start
 from reference.tables import CachedTable, table_pair
 from specverify.exact import induced_law, round_law
 from specverify.laws import complete, sequence_law
@@ -38,7 +38,7 @@ from specverify.pairs import named_pair
 from specverify.requests import Request
 from specverify.subjects import Emitted
 from specverify.tables import torch_models
-from specverify.trees import TreeShape
+from specverify.trees import Tree, TreeShape
 
 CASES = [(name, rule) for name, of in FAMILIES.items() if name != "mismatched" for rule in of.rules]
 PROMPTS = torch.tensor([[1, 2, 3, 4], [4, 3, 2, 1], [5, 5, 6, 7], [0, 9, 8, 10]])
@@ -520,3 +520,70 @@ def test_a_law_that_is_not_the_drafts_own_would_show() -> None:
     emitted = step_over(*torch_models(pair), torch.tensor([pair.prompt]).expand(rows, -1), 2)
     counts = emitted.counts.double()
     assert abs(float(counts.mean()) - expected_emitted("medusa", 3, 2)) > 5 * float(counts.std()) / rows**0.5
+
+
+@pytest.mark.parametrize("family", ["aligned", "medusa", "medusa_tree", "early_exit", "feature_layer"])
+def test_what_is_carried_on_is_what_a_fresh_reading_gives(
+    main_model: Transformer, draft_model: Transformer, networks: dict[str, Any], family: str
+) -> None:
+    """After rounds that accept and reject, states of the text and the laws of the next drafts are those of a decode that starts
+    with that text: nothing of rejected drafts, or of states that a drafter only foresaw, is left.
+    """
+    drafter = draft_model if family == "aligned" else networks[family]()
+    rule: Any = tree_rule_named("top_k") if family == "medusa_tree" else rule_named("token_rejection")
+    process, noise = Processors(4.0), BatchNoise(torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        state = start(main_model, drafter, PROMPTS[:1], torch.tensor([4]), 160)
+        accepted = [int(speculative_step(main_model, state, 3, process, rule, noise).counts) - 1 for _ in range(30)]
+        assert len(set(accepted)) > 1
+        length = int(state.text.lengths)
+        text = state.text.ids[:, :length]
+        if state.text.hidden is not None:
+            expected = main_model.states(text)[-1]
+            assert torch.allclose(state.text.hidden[:, : length - 1], expected[:, :-1], atol=1e-4)
+        fresh = start(main_model, drafter, text, state.text.lengths, 20)
+        drafts = [draft_propose(s, 3, process, BatchNoise(torch.Generator().manual_seed(7))) for s in (state, fresh)]
+        laws = [d.drafter_probs if isinstance(d, Tree) else d.laws for d in drafts]
+        assert torch.equal(drafts[0].tokens, drafts[1].tokens)
+        assert torch.allclose(laws[0], laws[1], atol=1e-4)
+
+
+def test_a_penalty_follows_the_paths_of_a_tree(main_model: Transformer, networks: dict[str, Any]) -> None:
+    """The target's law after every node is penalised for the text and for the node's own path, not for its siblings."""
+    penalty, given = 3.0, []
+
+    class Keeping:
+        NAME, SOURCE = "keeping", "none"
+
+        def verify(self, tree: Tree, target_probs: Tensor, noise: Any) -> Emitted:
+            given.append((tree, target_probs.clone()))
+            return tree_rule_named("top_k").verify(tree, target_probs, noise)
+
+    process = Processors(1.0, repetition_penalty=penalty)
+    settings: dict[str, Any] = {"process": process, "noise": BatchNoise(torch.Generator().manual_seed(1)), "rule": Keeping()}
+    next(decoder.rounds(main_model, networks["medusa_tree"](), PROMPTS[:1], 5, k=3, **settings))
+    (tree, target) = given[0]
+    for node in range(-1, tree.shape.size):
+        along = torch.cat([PROMPTS[0], tree.tokens[0, list(tree.shape.path(node))]])
+        logits = main_model(along[None])[0, -1]
+        hit = torch.zeros(V, dtype=torch.bool).index_fill(0, along.unique(), True)
+        by_hand = torch.where(hit, torch.where(logits > 0, logits / penalty, logits * penalty), logits).softmax(-1)
+        assert torch.allclose(target[0, node + 1], by_hand, atol=1e-5)
+
+
+def test_siblings_without_replacement_are_drawn_so() -> None:
+    """They differ, each was drawn from a law without its elder siblings, and nothing else of the law has changed."""
+    logits = torch.randn(200, 2, 4, generator=torch.Generator().manual_seed(0))
+    shape = TreeShape.branching((3, 2))
+    text = read_prompts(torch.zeros(200, 1, dtype=torch.int64), torch.ones(200, dtype=torch.int64), 4, 4, seen=False)
+    noise = BatchNoise(torch.Generator().manual_seed(1))
+    tree = branched(logits, shape, "without replacement", text, Processors(), noise)
+    assert tree.draft_probs is not None
+    for parent in range(-1, shape.size):
+        law = logits[:, len(shape.path(parent))].softmax(-1) if shape.children(parent) else None
+        for node in shape.children(parent):
+            assert law is not None
+            expected = law / law.sum(1, keepdim=True)
+            assert torch.allclose(tree.draft_probs[:, node], expected, atol=1e-6)
+            assert (expected.gather(1, tree.tokens[:, node : node + 1]) > 0).all()
+            law = law.scatter(1, tree.tokens[:, node : node + 1], 0.0)
