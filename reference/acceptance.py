@@ -50,11 +50,11 @@ def exact_acceptance(
         target = process(logits, text.seen_along(new[None]))[0]  # (N+1, V): row i follows i new tokens
         if hidden is not None:
             text.remember(hidden)
+        cache.lengths = text.lengths - 1
         done = 0
         for r, accepted in enumerate(counts):
             if accepted < 0 or len(new) - done < k + 1:
                 break  # settled before the round: leaving out those that turn out long would bias the sum
-            cache.rollback(text.lengths - 1)
             drafts = draft_propose(state, k, process, TakenTokens(new[done:]))  # type: ignore[arg-type]
             if not isinstance(drafts, Chain):
                 raise ValueError("chances are known place by place for chains only, and this drafter drafts trees")

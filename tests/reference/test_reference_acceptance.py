@@ -79,14 +79,17 @@ def test_chances_of_another_law_would_show(main_model: Transformer, drafters: di
     assert abs(excess) > 8 * error
 
 
-def test_chances_are_one_minus_the_distance(main_model: Transformer, draft_model: Transformer) -> None:
+@pytest.mark.parametrize("name", ["separate", "early_exit"])
+def test_chances_are_one_minus_the_distance(main_model: Transformer, drafters: dict[str, Drafter], name: str) -> None:
     """Place by place sum min(p, q) of the laws that both models have after the text, NaN after a rejection."""
-    made = made_by(main_model, draft_model, Processors(), 3, 30)
-    chances = exact_acceptance(main_model, draft_model, PROMPTS, made, k=3, process=Processors())
+    made = made_by(main_model, drafters[name], Processors(), 3, 30)
+    chances = exact_acceptance(main_model, drafters[name], PROMPTS, made, k=3, process=Processors())
+    drafting = drafters[name].model  # type: ignore[attr-defined]
     assert made.accepted is not None
     for row in range(len(PROMPTS)):
         ids = torch.cat([PROMPTS[row], made.tokens[row]])[None]
-        overlap = torch.minimum(main_model(ids).softmax(-1), draft_model(ids).softmax(-1)).sum(-1)[0]
+        q = drafting.extend(ids, drafting.start(40, 1)).softmax(-1)
+        overlap = torch.minimum(main_model(ids).softmax(-1), q).sum(-1)[0]
         done = 0
         for r, accepted in enumerate(made.accepted[row].tolist()):
             if accepted < 0 or 30 - done < 4:
