@@ -44,8 +44,10 @@ class AdaptiveK:
     """Chooses K from 0 to ``largest`` for each round; a new one for every decode.
 
     The acceptance is the mean over tested tokens, older ones fading with a memory of ``memory`` tokens, beside ``prior``
-    tokens of acceptance ``hope``. Without drafts for ``patience`` rounds a single one is tried; each time that it still does
-    not pay the wait doubles. Errors: ValueError for a largest K that the costs do not cover.
+    tokens of acceptance ``hope``. Little is staked before anything is known: the first round drafts at most two tokens, and
+    each round of which more than half was accepted doubles what the next may draft. Without drafts for ``patience`` rounds a
+    single one is tried; each time that it still does not pay the wait doubles. Errors: ValueError for a largest K that the
+    costs do not cover.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class AdaptiveK:
         hope: float = 0.8,
         prior: float = 2.0,
         memory: float = 64.0,
-        patience: int = 16,
+        patience: int = 32,
     ) -> None:
         if not 1 <= largest < len(costs.verify):
             raise ValueError(f"largest is {largest}; the costs cover K = 1 to {len(costs.verify) - 1}")
@@ -64,6 +66,7 @@ class AdaptiveK:
         self.hope, self.prior, self.keep = hope, prior, 1 - 1 / memory
         self.accepted = self.tested = 0.0
         self.waited, self.patience = 0, patience
+        self.most = min(2, largest)
         self.best = self._best()
 
     @property
@@ -92,14 +95,16 @@ class AdaptiveK:
             return
         counts = accepted.tolist()
         tested = sum(min(n + 1, drafted) for n in counts)
+        if 2 * sum(counts) > drafted * len(counts):
+            self.most = min(2 * self.most, self.largest)
         fade = self.keep**tested
         self.accepted = fade * self.accepted + sum(counts)
         self.tested = fade * self.tested + tested
         self.best = self._best()
 
     def _best(self) -> int:
-        """The K of the largest gain."""
-        return max(range(self.largest + 1), key=self.gain)
+        """The K of the largest gain, as far as it may go yet."""
+        return max(range(self.most + 1), key=self.gain)
 
 
 def measured_costs(

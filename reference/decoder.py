@@ -78,30 +78,32 @@ def rounds(
     with torch.inference_mode():
         # A row may end K tokens past what was asked.
         state = start(main, draft, prompts, lengths, int(left.max()) + 2 * largest + 1, seen=process.reads_history)
-    while True:
+    sure = 0  # every row lacks at least so many tokens; counting down saves looking
+    going: Tensor | None = None
+    while going is None or going.any():
         with torch.inference_mode():
+            if going is not None and not going.all():
+                kept = _filling_holes(going)
+                state.keep_rows(kept)
+                rows, left = rows[kept], left[kept]
+                noise, process = noise.keep_rows(kept), process.keep_rows(kept)
             drafted = largest if pace is None else pace.choose()
             if drafted:
                 emitted = speculative_step(main, state, drafted, process, rule, noise)
             else:
                 emitted = plain_step(main, state, process, noise)
-            counts, stopped = _cut(emitted, left, ends)
             accepted = emitted.counts - 1
             if pace is not None:
                 pace.observe(drafted, accepted)
-            left = left - counts
-            going = left > 0 if stopped is None else (left > 0) & ~stopped
+            sure -= emitted.tokens.shape[1]
+            if sure > 0 and not len(ends):
+                counts, left, going = emitted.counts, left - emitted.counts, None
+            else:
+                counts, stopped = _cut(emitted, left, ends)
+                left = left - counts
+                going = left > 0 if stopped is None else (left > 0) & ~stopped
+                sure = int(left.min())
         yield Round(rows, emitted.tokens, counts, accepted)
-        if going.all():
-            continue
-        if not going.any():
-            return
-        with torch.inference_mode():
-            kept = _filling_holes(going)
-            state.keep_rows(kept)
-            rows, left = rows[kept], left[kept]
-            noise = noise.keep_rows(kept)
-            process = process.keep_rows(kept)
 
 
 def _filling_holes(going: Tensor) -> Tensor:

@@ -146,6 +146,6 @@ def plain_step(main: Model, state: State, process: Laws, noise: Noise) -> Emitte
         noise.taken()  # no rule will ask for the clocks of this race
     if hidden is not None:
         state.text.remember(hidden)
-    emitted = Emitted(chosen[:, None], torch.ones_like(chosen), torch.zeros_like(chosen))
+    emitted = Emitted(chosen[:, None], torch.ones_like(chosen))
     state.text.append(emitted.tokens, emitted.counts)
     return emitted

@@ -28,6 +28,7 @@ from specverify.exact.elsewhere import OWN_FILES, elsewhere_in_the_streams, foll
 from specverify.exact.refusals import hearing
 from specverify.exact.symbolic import SymbolicNumber, SymbolicTensor
 from specverify.exact.walk import Explored, Leaf, explore, time_is_up
+from specverify.laws import masses
 
 DEFAULT_MAX_PATHS = 500_000
 
@@ -276,7 +277,5 @@ def induced_law(run: Callable[[], Any], *, max_paths: int = DEFAULT_MAX_PATHS) -
     operation and line when a random number is used in a way that cannot be followed; SubjectError when it raises.
     """
     explored = walk_rows(lambda _numbers, _batch: [run()], 1, rows=1, max_paths=max_paths)
-    pmf: dict[Any, float] = {}
-    for leaf in explored.leaves:
-        pmf[leaf.outcome] = pmf.get(leaf.outcome, 0.0) + leaf.weight
+    pmf: dict[Any, float] = masses((leaf.outcome, leaf.weight) for leaf in explored.leaves)
     return Law(pmf, len(explored.leaves), explored.calls, explored.left[0])

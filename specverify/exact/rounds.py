@@ -15,7 +15,7 @@ from specverify.errors import RowsCoupled
 from specverify.exact.batch import Batch
 from specverify.exact.engine import DEFAULT_MAX_PATHS, walk_rows
 from specverify.exact.given import given_regions, law_of
-from specverify.laws import Ints, Pair, Tokens, all_sequences
+from specverify.laws import Ints, Pair, Tokens, all_sequences, masses
 from specverify.subjects import DecoderLike, Emitted, Step, Verifier, naming_inputs, normalise_generated
 from specverify.tables import torch_models
 from specverify.trees import TreeVerifier
@@ -73,13 +73,9 @@ def _masses(
     outcomes: Iterable[tuple[tuple[Tokens, int | None], float]],
 ) -> tuple[dict[Tokens, float], dict[tuple[int, int], float]]:
     """Probability by tokens, and jointly by (accepted count reported, tokens emitted - 1)."""
-    tokens: dict[Tokens, float] = {}
-    reported: dict[tuple[int, int], float] = {}
-    for (emitted, accepted), mass in outcomes:
-        tokens[emitted] = tokens.get(emitted, 0.0) + mass
-        if accepted is not None:
-            key = (accepted, len(emitted) - 1)
-            reported[key] = reported.get(key, 0.0) + mass
+    found = masses(outcomes)
+    tokens = masses((emitted, mass) for (emitted, _), mass in found.items())
+    reported = masses(((n, len(emitted) - 1), mass) for (emitted, n), mass in found.items() if n is not None)
     return tokens, reported
 
 

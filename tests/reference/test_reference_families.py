@@ -483,6 +483,15 @@ def test_an_adaptive_k_follows_acceptance() -> None:
         AdaptiveK(TYPICAL, 9)
 
 
+def test_an_adaptive_k_stakes_little_at_first() -> None:
+    """Two tokens before anything is known; twice as many after a round of which more than half was accepted."""
+    assert observed(AdaptiveK(TYPICAL, hope=0.95, prior=9), lambda k: k, 4) == [2, 4, 8, 8]
+    assert observed(AdaptiveK(TYPICAL, hope=0.95, prior=99), lambda k: k // 2, 3) == [2, 2, 2]
+    pace = AdaptiveK(TYPICAL, hope=0.95, prior=99)
+    pace.observe(2, torch.tensor([2, 0]))  # half of a batch's drafts is not more than half
+    assert pace.choose() == 2
+
+
 def test_acceptance_is_learned_per_tested_token() -> None:
     """A round of K = 4 that accepts 1 tests two tokens; a row that accepts all tests K."""
     pace = AdaptiveK(TYPICAL, prior=1e-9)
