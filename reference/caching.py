@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -85,6 +85,15 @@ class Cache(ABC):
         if moved.any():
             self._move_rows(kept[moved], moved.nonzero()[:, 0])
         self.lengths = self.lengths[kept]
+
+    def adopt(self, other: Cache, which: Tensor) -> None:
+        """Begin every row b with what row ``which[b]`` (B,) of another cache of this model has."""
+        self.lengths = other.lengths[which]
+        self._copy_rows(other, which, int(other.lengths.max()))
+
+    @abstractmethod
+    def _copy_rows(self, other: Any, which: Tensor, span: int) -> None:
+        """Copy the first ``span`` entries of rows ``which`` (B,) of another cache of this kind."""
 
     @abstractmethod
     def _move(self, source: Tensor, target: Tensor) -> None:

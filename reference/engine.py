@@ -20,6 +20,7 @@ from reference.noise import BatchNoise, RacingNoise, RowNoise
 from reference.processors import Processors, RowProcessors
 from reference.rules import RACES, rule_named
 from reference.rules.trees import TREE_RULES, tree_rule_named
+from reference.sharing import read_sharing
 from specverify import subjects
 from specverify.subjects import Generated, Request
 
@@ -191,7 +192,8 @@ class ReferenceDecoder:
             seen = None
             if processors.reads_history:
                 seen = functional.one_hot(ids, model.vocab_size).cumsum(1) > 0
-            laws = processors(model.extend(ids, model.start(ids.shape[1], len(ids))), seen).log()
+            _, logits = read_sharing(model.start, model.extend, ids, None, ids.shape[1])
+            laws = processors(logits, seen).log()
         return laws.clone()
 
 

@@ -94,6 +94,11 @@ class KVCache(Cache):
         places = (base[:, None] + torch.arange(len(depths)))[None, :, None].expand(len(among), -1, len(mine), -1)
         return bias.scatter_(3, places, among[:, None].expand(-1, len(base), -1, -1))
 
+    def _copy_rows(self, other: KVCache, which: Tensor, span: int) -> None:
+        for mine, others in ((self.keys, other.keys), (self.values, other.values)):
+            by_row = others.view(len(others), -1, self.heads, *others.shape[2:])[:, :, :, :span]
+            mine.view(len(mine), -1, self.heads, *mine.shape[2:])[:, :, :, :span] = by_row[:, which]
+
     def _move(self, source: Tensor, target: Tensor) -> None:
         rows = torch.arange(len(source))[:, None]
         for kept in (self.keys, self.values):

@@ -19,6 +19,7 @@ from reference.drafting import Chain, Drafter, Drafting, Laws, Model
 from reference.drafting.separate import as_drafter
 from reference.history import Text, read_prompts
 from reference.noise import Noise
+from reference.sharing import read_sharing
 from specverify.subjects import Emitted
 from specverify.trees import Tree, TreeShape
 
@@ -46,15 +47,14 @@ def start(main: Model, draft: Drafter | Model, prompts: Tensor, lengths: Tensor,
     """
     drafter = as_drafter(draft)
     B, T = prompts.shape
-    cache: Cache = main.start(T + room + drafter.room, B)
+    capacity = T + room + drafter.room
     text = read_prompts(prompts, lengths, room + drafter.room, main.vocab_size, seen=seen)
     if drafter.reads_hidden:
-        text.hidden = _featured(main).no_hidden(B, cache.capacity, cache.capacity)
-    if T > 1:
-        if text.hidden is None:
-            main.extend(prompts[:, :-1], cache, lengths - 1)
-        else:
-            text.hidden[:, : T - 1] = _featured(main).hidden(prompts[:, :-1], cache, lengths - 1)
+        text.hidden = _featured(main).no_hidden(B, capacity, capacity)
+    read = main.extend if text.hidden is None else _featured(main).hidden
+    cache, found = read_sharing(main.start, read, prompts[:, :-1], lengths - 1, capacity)
+    if text.hidden is not None and T > 1:
+        text.hidden[:, : T - 1] = found
     return State(text, cache, drafter.begin(main, cache, text))
 
 

@@ -30,6 +30,9 @@ class IdsCache(Cache):
         """Bytes of the ids."""
         return self.ids.nbytes
 
+    def _copy_rows(self, other: IdsCache, which: Tensor, span: int) -> None:
+        self.ids[:, :span] = other.ids[which, :span]
+
     def _move(self, source: Tensor, target: Tensor) -> None:
         self.ids.scatter_(1, target, self.ids.gather(1, source))
 

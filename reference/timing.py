@@ -237,6 +237,9 @@ class FreeCache(Cache):
         """Note the lengths."""
         self.lengths = lengths
 
+    def _copy_rows(self, other: Cache, which: Tensor, span: int) -> None:
+        """Nothing is remembered."""
+
     def _move(self, source: Tensor, target: Tensor) -> None:
         """Nothing is remembered."""
 

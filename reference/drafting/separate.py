@@ -16,6 +16,7 @@ from reference.history import Text
 from reference.kv_cache import KVCache
 from reference.model import Transformer
 from reference.noise import Noise
+from reference.sharing import read_sharing
 
 
 class SeparateDraft:
@@ -29,10 +30,8 @@ class SeparateDraft:
 
     def begin(self, main: Model, cache: Cache, text: Text) -> ModelDrafting:  # noqa: ARG002
         """Start a decode: the draft reads all but the last token of each row."""
-        own: Cache = self.model.start(cache.capacity, len(text.ids))
-        longest = int(text.lengths.max())
-        if longest > 1:
-            self.model.extend(text.ids[:, : longest - 1], own, text.lengths - 1)
+        read = text.ids[:, : int(text.lengths.max()) - 1]
+        own, _ = read_sharing(self.model.start, self.model.extend, read, text.lengths - 1, cache.capacity)
         return ModelDrafting(self.model, own)
 
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from reference.caching import Cache
 from reference.decoder import Model
 from reference.model import Transformer
+from reference.sharing import LEAST_SAVED, read_sharing, shared_beginning
 from reference.tables import CachedTable, HashedTable, IdsCache, table_pair
 
 
@@ -111,3 +113,52 @@ def test_tables_have_two_to_eight_tokens(vocab_size: int) -> None:
     """Another size of vocabulary is refused."""
     with pytest.raises(ValueError, match="2 to 8"):
         HashedTable(vocab_size, 0)
+
+
+def alike(rows: int, n: int, vocab_size: int, seed: int) -> Tensor:
+    """Draw ids (rows, n) of which many begin like others: half of the rows copy a beginning of one before."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(vocab_size, (rows, n), generator=generator)
+    for row in range(1, rows):
+        if torch.rand((), generator=generator) < 0.6:
+            upto = int(torch.randint(n + 1, (), generator=generator))
+            ids[row, :upto] = ids[int(torch.randint(row, (), generator=generator)), :upto]
+    return ids
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_texts_that_begin_alike_are_read_once(model: Model, ragged: bool) -> None:
+    """Logits of whole texts, and of what follows, are those of reading every text by itself; fewer tokens are read."""
+    for seed in range(12):
+        ids = alike(7, 10, 3, seed)
+        counts = torch.randint(11, (7,), generator=torch.Generator().manual_seed(seed)) if ragged else None
+        read: list[int] = []
+
+        def reading(tokens: Tensor, cache: Cache, counts: Tensor | None, read: list[int] = read) -> Tensor:
+            read.append(tokens.numel())
+            return model.extend(tokens, cache, counts)
+
+        cache, logits = read_sharing(model.start, reading, ids, counts, 13)
+        more = random_ids(7, 3, model.vocab_size, seed)
+        after = model.extend(more, cache)
+        assert sum(read) < ids.numel() or len(read) == 1
+        for row, count in enumerate([10] * 7 if counts is None else counts.tolist()):
+            whole = fresh(model, torch.cat([ids[row, :count], more[row]])[None])[0]
+            assert same(logits[row, :count], whole[:count]), f"row {row} of {count} tokens, seed {seed}"
+            assert same(after[row], whole[count:]), f"what follows row {row} of {count} tokens, seed {seed}"
+
+
+def test_as_much_is_shared_as_saves_most() -> None:
+    """Against trying every length: rows with the same beginning and no others are read as one, and no length saves more."""
+    shared_at_all = 0
+    for seed in range(60):
+        ids = alike(6, 8, 3, seed)
+        counts = torch.randint(9, (6,), generator=torch.Generator().manual_seed(seed)) if seed % 2 else None
+        real = [row if counts is None else row[: counts[i]] for i, row in enumerate(ids.tolist())]
+        saved = [(6 - len({tuple(row[:t]) for row in real})) * t for t in range(9)]
+        shared, first, which = shared_beginning(ids, counts)
+        assert saved[shared] == (max(saved) if max(saved) >= LEAST_SAVED * 48 else 0)
+        assert len(first) == len({tuple(row[:shared]) for row in real}) or shared == 0
+        assert all(real[b][:shared] == real[int(first[which[b]])][:shared] for b in range(6))
+        shared_at_all += shared > 0
+    assert 10 < shared_at_all < 60
