@@ -127,7 +127,7 @@ def sweep_of(options: argparse.Namespace, opened: Opened) -> Sweep:
     for draft in drafts:
         if draft not in known:
             raise UsageError(f"{opened.name} has no draft {draft!r}; it has {', '.join(known)}")
-    ks = (_among(opened.ks, ks) or opened.ks) if options.k is None else read_ks(options.k, opened.ks)
+    ks = (few_of(opened.ks, ks) or opened.ks) if options.k is None else read_ks(options.k, opened.ks)
     tokens = options.tokens or tokens
     if tokens < shortest(max(ks)):
         raise UsageError(f"--tokens {tokens} is too short for K = {max(ks)}; ask for {shortest(max(ks))} or more")
@@ -146,15 +146,16 @@ def varied(sweep: Sweep, full: bool) -> Sweep:
 
     if full:
         return replace(sweep, uncached=False)
-    ks = _among(sweep.ks, VARIED_KS) or sweep.ks[-1:]
+    ks = few_of(sweep.ks, VARIED_KS) or sweep.ks[-1:]
     tokens = max(min(sweep.tokens, VARIED_TOKENS), shortest(max(ks)))
     repetitions = min(sweep.repetitions, VARIED_REPETITIONS)
     few = replace(sweep, drafts=sweep.drafts[:1], ks=ks, tokens=tokens, repetitions=repetitions, uncached=False)
     return replace(few, base_runs=1, phase_calls=4)
 
 
-def _among(known: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(k for k in wanted if k in known)
+def few_of(known: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of the wanted K that are known, and the largest one known where more are wanted."""
+    return tuple(k for k in known if k in wanted or (k == max(known) and k < max(wanted)))
 
 
 def asked(given: str | None, default: str, quick: bool) -> str | None:

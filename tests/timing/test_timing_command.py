@@ -20,7 +20,7 @@ from specverify.errors import UsageError
 from specverify.plan import plan_for
 from specverify.timing.attach import newest_run
 from specverify.timing.clocks import WallClock
-from specverify.timing.options import read_ks
+from specverify.timing.options import few_of, read_ks
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -101,6 +101,13 @@ def test_ks_are_read_as_numbers_lists_and_ranges():
     assert read_ks("1..3,8,2", tuple(range(1, 9))) == (1, 2, 3, 8)
     with pytest.raises(UsageError, match="must lie within 3, what this subject drafts"):
         read_ks("2", (3,))
+
+
+def test_a_few_of_the_known_ks_hold_the_largest():
+    """Where K ends earlier than what is wanted, its end is measured too."""
+    assert few_of(tuple(range(1, 9)), (1, 2, 4, 8)) == (1, 2, 4, 8)
+    assert few_of((1, 2, 3), (1, 2, 4, 8)) == (1, 2, 3)
+    assert few_of((3, 16), (1, 2, 4, 8)) == ()
 
 
 def test_a_subject_without_timing_is_timed_all_the_same(capsys, monkeypatch):
