@@ -24,7 +24,7 @@ def speedup_plot(drafts: Drafts, base: str = "cached") -> Figure | None:
     top = 1.12 * max(1.0, *(r.predicted or 0 for r in flat), *(r.speedup.high if r.speedup else 0 for r in flat))
     axes = Axes(sorted({r.k for r in flat}), 0, top, head_of(len(shown)))
     body = axes.drawn(ACROSS)
-    body += [line(LEFT, axes.y(1), RIGHT, axes.y(1), "one"), text(RIGHT, axes.y(1) - 4, f"{base} baseline", "small", "end")]
+    body += [line(LEFT, axes.y(1), RIGHT, axes.y(1), "one"), _named_where_it_is_free(axes, flat, f"{base} baseline")]
     for index, (draft, runs) in enumerate(shown.items()):
         style, shift = f"series-{index % 4}", 5.0 * (index - (len(shown) - 1) / 2)
         body += legend(index, clipped(draft, 20) + ": measured; dashed: predicted")
@@ -42,6 +42,19 @@ def speedup_plot(drafts: Drafts, base: str = "cached") -> Figure | None:
     )
     title = f"Speed-up over the {base} baseline against K"
     return svg(axes.height, title, f"Measured medians. {said}.", body, name="speed-up")
+
+
+def _named_where_it_is_free(axes: Axes, runs: Sequence[Run], words: str) -> str:
+    """The name of the line at 1, at the end of it that no point of the smallest or largest K lies close to."""
+
+    def nearest(k: int) -> float:
+        points = [v for r in runs if r.k == k for v in (r.predicted, r.speedup.median if r.speedup else None) if v is not None]
+        return min(abs(v - 1) for v in points)
+
+    ks = [r.k for r in runs]
+    if nearest(min(ks)) > nearest(max(ks)):
+        return text(LEFT + 4, axes.y(1) - 4, words, "small")
+    return text(RIGHT, axes.y(1) - 4, words, "small", "end")
 
 
 def acceptance_plot(drafts: Drafts) -> Figure | None:

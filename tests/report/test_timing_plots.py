@@ -84,6 +84,16 @@ def test_speedup_has_its_prediction_and_names_the_baseline() -> None:
     assert [len(_paths(figure.image, f"{line} series-{i}")) for line in ("series", "predicted") for i in (0, 1)] == [1] * 4
 
 
+@pytest.mark.parametrize(("crowded", "anchor"), [(1, "end"), (4, "start")])
+def test_the_baseline_is_named_where_no_point_lies(crowded: int, anchor: str) -> None:
+    """At the other end than the points close to 1."""
+    runs = [run_of(_full("a", k, 1.02 if k == crowded else 2.0)) for k in (1, 2, 4)]
+    figure = speedup_plot(by_draft([run for run in runs if run is not None]))
+    assert figure is not None
+    label = next(e for e in ElementTree.fromstring(figure.image).iter() if e.text == "cached baseline")
+    assert label.get("text-anchor") == anchor
+
+
 def test_every_plot_stands_alone_as_a_file() -> None:
     """A file has a namespace, its title as words, its colours and a ground, whatever is in the names."""
     drafts = by_draft([run for run in [run_of(_full(HOSTILE, 2, 2.0)), run_of(_full("b", 2, 1.0))] if run])
