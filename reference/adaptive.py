@@ -119,9 +119,9 @@ def measured_costs(
     """Measure what rounds of token rejection cost on this machine after prompts (B, T): medians over ``calls`` turns.
 
     In every turn a step of the main model stands beside each phase, so that a slow spell hits both. The clock is the
-    processor's, which other programs do not advance; on an accelerator pass one that waits for it.
+    processor's, which other programs do not advance; for models and prompts on an accelerator pass one that waits for it.
     """
-    timing = Timing(Models(main, {"draft": as_drafter(draft)}))
+    timing = Timing(Models(main, {"draft": as_drafter(draft)}, str(prompts.device)))
     ks = range(1, largest + 1)
     phases = {k: timing.phases(prompts, draft="draft", k=k) for k in ks}
     drafts: list[float] = []

@@ -131,7 +131,7 @@ def _measured(options: argparse.Namespace, opened: Opened) -> tuple[dict[str, An
     from specverify.timing.measure import measure
     from specverify.timing.memory import memory_json
     from specverify.timing.record import timing_json
-    from specverify.timing.sweeps import read_batches, read_temperatures, sweep_batches, sweep_temperatures
+    from specverify.timing.sweeps import or_failed, read_batches, read_temperatures, sweep_batches, sweep_temperatures
 
     temperatures = asked(options.temperatures, TEMPERATURES, options.quick)
     batches = asked(options.batches, BATCHES, options.quick)
@@ -150,10 +150,7 @@ def _measured(options: argparse.Namespace, opened: Opened) -> tuple[dict[str, An
             further["temperatures"] = sweep_temperatures(opened, heats, short, clock, on_done)
         if sizes is not None:
             further["batches"] = sweep_batches(opened, sizes, short, clock, on_done)
-        try:
-            further["memory"] = memory_json(opened.timing, opened.prompts, sweep, samples.device)
-        except SubjectError as error:
-            further["memory"] = {"failed": str(error)}
+        further["memory"] = or_failed(lambda: memory_json(opened.timing, opened.prompts, sweep, samples.device))
     notes = [*opened.say(), *_lacking(opened, samples), *impossible(samples)]
     return timing_json(samples, subject=opened.name, load=load, models=opened.models, notes=notes, further=further), samples
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from specverify.errors import SubjectError
 from specverify.randomness import derive
 from specverify.subjects import Generated, Timeable
-from specverify.timing.clocks import Clock, WallClock
+from specverify.timing.clocks import Clock, CudaClock, WallClock
 from specverify.timing.exact import Places, places_of
 from specverify.timing.phases import phase_seconds
 from specverify.timing.predict import Rounds
@@ -168,7 +168,8 @@ class _Measurement:
                 for name, values in base.items():
                     seconds, first = (statistics.median(getattr(v, f) for v in values) for f in ("seconds", "first_seconds"))
                     self.samples.baselines.setdefault(name, []).append(Base(seconds, first))
-        if self.samples.device == "cpu" and self.spent > 0 and getattr(self.clock, "now", None) is time.perf_counter:
+        on_wall = getattr(self.clock, "now", None) is time.perf_counter and self.clock.kind != CudaClock.kind
+        if on_wall and self.samples.device == "cpu" and self.spent > 0:
             self.samples.share = self.worked / self.spent / torch.get_num_threads()
         return self.samples
 

@@ -59,20 +59,27 @@ class Opened:
 
         Errors: UsageError where there is no such device, SubjectError where the decoder cannot be moved there.
         """
-        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        wanted = torch.device(device)
+        if wanted.type == "cuda" and not torch.cuda.is_available():
             raise UsageError(f"there is no CUDA device for --device {device}; leave the option out to time on the CPU")
+        if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+            raise UsageError(f"there is no {device}; the last CUDA device here is cuda:{torch.cuda.device_count() - 1}")
         moved = getattr(self.timing, "on", None)
-        if moved is None and torch.device(device).type == "cpu":
+        if moved is None and wanted.type == "cpu":
             return self
         if moved is None:
             raise SubjectError(
                 f"{self.name}.timing cannot be moved to {device}: give it on(device), which returns a Timeable there, over "
                 "models large enough to be bound by the device"
             )
-        there = _checked(moved(device), f"{self.name}.timing.on({device!r})")
+        name = f"{self.name}.timing.on({device!r})"
+        try:
+            there = moved(device)
+        except Exception as error:  # too little memory, for one
+            raise SubjectError(f"{name} failed: {type(error).__name__}: {error}") from error
         # Over supplied models ids stay on the host, where every decoder with a build takes them.
         prompts = self.prompts if self.models == SUPPLIED else self.prompts.to(device)
-        return replace(self, timing=there, prompts=prompts)
+        return replace(self, timing=_checked(there, name), prompts=prompts)
 
 
 def open_timeable(subject: Subject, seed: int = 0) -> Opened:

@@ -95,9 +95,11 @@ def check(options: argparse.Namespace) -> None:
         import torch
 
         try:
-            torch.device(options.device)
+            kind = torch.device(options.device).type
         except RuntimeError:
             raise UsageError(f"--device {options.device} is no device of torch; write cpu, cuda or cuda:1") from None
+        if kind not in ("cpu", "cuda"):  # calls return before their work is done, and no clock here waits for it
+            raise UsageError(f"--device {options.device} has no clock here; write cpu, cuda or cuda:1")
 
 
 def read_ks(text: str, known: tuple[int, ...]) -> tuple[int, ...]:

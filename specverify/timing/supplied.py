@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,12 @@ class SuppliedModel:
                 logits = logits / self.temperature
         return logits.to(ids.device, self.dtype).clone()
 
+    def at(self, temperature: float) -> SuppliedModel:
+        """Return a model of the same weights, held once, at another temperature."""
+        other = copy(self)
+        other.temperature = temperature
+        return other
+
     def _mixing(self, length: int) -> Tensor:
         """Weights (T, T) of what each position hears of the ones up to itself."""
         if length > len(self.mixing):
@@ -147,7 +154,9 @@ class SuppliedTiming:
 
     def at(self, temperature: float) -> SuppliedTiming:
         """Return the same decoder over the same models at another temperature."""
-        return SuppliedTiming(self.subject, temperature=temperature, device=self.device, size=self.size)
+        other = SuppliedTiming(self.subject, temperature=temperature, device=self.device, size=self.size)
+        other.models = {name: model.at(temperature) for name, model in self.models.items()}
+        return other
 
     def on(self, device: str) -> SuppliedTiming:
         """Return the same decoder over models on another device, large ones on CUDA."""

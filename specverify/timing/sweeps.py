@@ -34,7 +34,7 @@ def sweep_temperatures(
             heated = replace(opened, timing=heat(temperature))
             return sweep_json(measure(heated.timing, opened.prompts, sweep, clock=clock, on_done=on_done))
 
-        found.append({"temperature": temperature, **_or_failed(there)})
+        found.append({"temperature": temperature, **or_failed(there)})
     return {"at": found}
 
 
@@ -55,7 +55,7 @@ def sweep_batches(opened: Opened, batches: Sequence[int], sweep: Sweep, clock: C
             wide = replace(sweep, batch=batch)
             return sweep_json(measure(opened.timing, opened.prompts, wide, clock=clock, on_done=on_done))
 
-        found.append({"batch": batch, **_or_failed(there)})
+        found.append({"batch": batch, **or_failed(there)})
     best = {one["batch"]: _best(one) for one in found if "failed" not in one}
     foreseen = {b: p for b, (_, p) in best.items() if p is not None}
     return {
@@ -73,7 +73,8 @@ def _best(one: dict[str, Any]) -> tuple[float, float | None]:
     return best["speedup"], best["predicted_speedup"]
 
 
-def _or_failed(measured: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def or_failed(measured: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What was measured, or that it failed and why: what was measured before it is worth keeping."""
     try:
         return measured()
     except SubjectError as error:

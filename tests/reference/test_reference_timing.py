@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
+
 import pytest
 import torch
+from placed_tensors import Placed, Watched, is_placed, place
 
-from reference.adaptive import TYPICAL
+from reference import adaptive
+from reference.adaptive import TYPICAL, measured_costs
 from reference.broken_drafts import Negated
 from reference.decoder import autoregressive, generate
 from reference.exposed import family_subject, open_trained
@@ -15,9 +20,13 @@ from reference.noise import BatchNoise
 from reference.processors import Processors
 from reference.rules import rule_named
 from reference.text import prompts
-from reference.timing import Free, Timing, large_models, loop_alone, trained_models
+from reference.timing import Free, Models, Timing, large_models, loop_alone, trained_models
 from reference.weights import trained
 from specverify.subjects import Timeable
+from specverify.timing.clocks import clock_for
+from specverify.timing.measure import Sweep, measure
+from specverify.timing.memory import memory_json
+from specverify.timing.record import timing_json
 
 CHAINS = [name for name, of in FAMILIES.items() if of.drafts == 1 and name != "mismatched"]
 
@@ -93,7 +102,97 @@ def test_large_models_draft_with_their_first_layers() -> None:
         for phase in timing.phases(prompt, draft=draft, k=3).values():
             phase()
     assert rates["aligned"] > 1.5
-    assert rates["adversarial"] < rates["aligned"] / 2
+    assert rates["adversarial"] < 0.3
+
+
+def test_large_models_hold_their_matrices_once() -> None:
+    """What decoding reads is the memory of the weights themselves."""
+    main = large_models("cpu", Shape(50, layers=2, width=32, heads=4, reach=16)).main
+    for block, read in zip(main.blocks, main.prepared.of(main.blocks), strict=True):
+        for name in ("mix", "gather", "widen", "narrow"):
+            weight = getattr(block, name).weight
+            assert getattr(read, name).data_ptr() == weight.data_ptr()
+            assert torch.equal(getattr(read, name), weight.t())
+
+
+class Elsewhere(Models):
+    """Models on a device that is none: their tensors carry a mark, and no other tensor may meet them."""
+
+    def here(self) -> Placed:
+        """Mark new tensors."""
+        return Placed()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_whatever_is_timed_stays_on_the_device(rows: int, temperature: float) -> None:
+    """Tensors of the device meet no tensors of the host: not in texts, chances, phases or the sizes of caches."""
+    models = large_models("cpu", Shape(50, layers=6, width=32, heads=4, reach=15), 2)
+    place(*models.main.parameters())
+    timing = Timing(Elsewhere(models.main, models.drafters), temperature)
+    apart, alike = torch.arange(30).view(3, 10)[:rows], torch.arange(10).expand(rows, -1)
+    place(apart, alike)
+    with Watched():
+        for prompt in (apart, alike):
+            for cached in (True, False):
+                assert is_placed(timing.baseline(prompt, 6, cached=cached, seed=0))
+            for draft in timing.drafts:
+                made = timing.speculative(prompt, 14, draft=draft, k=3, seed=0)
+                assert is_placed(made.tokens)
+                assert is_placed(timing.exact_acceptance(prompt, made, draft=draft, k=3))
+                for phase in timing.phases(prompt, draft=draft, k=3).values():
+                    for _ in range(4):
+                        phase()
+        timing.memory(rows, 20)
+
+
+def test_a_tensor_of_the_host_is_noticed() -> None:
+    """What no default device reaches may not meet what is on the device; a number may."""
+    there = torch.arange(3)
+    place(there)
+    with Watched(), Placed():
+        assert is_placed(torch.arange(3) + there + torch.tensor(1))
+        with pytest.raises(AssertionError, match="of the host"):
+            there + torch.arange(3, device="cpu")
+
+
+class Ticked(Timing):
+    """Phases that do nothing; remembers the device that they would do it on."""
+
+    device = ""
+
+    def phases(self, *_: object, **__: object) -> dict[str, Callable[[], object]]:
+        """Return what costs nothing."""
+        Ticked.device = self.models.device
+        return dict.fromkeys(("target", "draft", "verify", "accept", "cache", "loop"), lambda: None)
+
+
+def test_costs_are_measured_where_the_prompts_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New tensors are made on their device, by whatever clock is handed over."""
+    monkeypatch.setattr(adaptive, "Timing", Ticked)
+    models = trained_models()
+    for device in ("cpu", "meta"):
+        prompt = prompts(1, 8).to(device)
+        costs = measured_costs(models.main, models.drafters["aligned"], prompt, 1, clock=count().__next__)
+        assert (costs.draft, costs.verify, costs.rest) == (1.0, (1.0, 1.0), 3.0)
+        assert Ticked.device == device
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_device_is_timed_by_its_events_and_named() -> None:
+    """A whole measurement of small models: device, prediction and the peaks of torch's allocator are in the record."""
+    timing = Timing(large_models("cuda", Shape(50, layers=6, width=64, heads=4, reach=16), 2))
+    prompt, sweep = torch.arange(40, device="cuda").view(4, 10), Sweep(timing.drafts, (2,), tokens=24, repetitions=2, batch=2)
+    samples = measure(timing, prompt, sweep, clock=clock_for("cuda"))
+    memory = memory_json(timing, prompt, sweep, samples.device)
+    record = timing_json(samples, subject="small", further={"memory": memory})
+    assert (record["machine"]["device"], record["machine"]["clock"]) == ("cuda", "CUDA events")
+    assert record["machine"]["cuda"] == f"run on {torch.cuda.get_device_name()}"
+    assert record["machine"]["share"] is None
+    assert all(run["predicted_speedup"] > 0 and run["exact"]["possible"] for run in record["runs"])
+    assert memory["how"].startswith("torch.cuda")
+    assert min(memory["bytes"].values()) > 0
 
 
 @pytest.mark.cuda

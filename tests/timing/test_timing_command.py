@@ -80,6 +80,7 @@ def test_bench_prints_a_table_and_writes_json(tmp_path, capsys):
         (["--clock", "sun"], "invalid choice"),
         (["--quick", "--full"], "contradict each other"),
         (["--device", "toaster"], "is no device of torch"),
+        (["--device", "mps"], "--device mps has no clock"),
         (["--compare", "nothing.json"], "cannot read nothing.json"),
         (["--plots", __file__], "is a file; name a folder"),
         (["--json", "no/such/folder.json"], "there is no folder no/such"),
@@ -132,6 +133,19 @@ def test_temperatures_batches_and_memory_are_part_of_a_run(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "temperature 0" in out
     assert "speculation pays up to batch 2" in out
+
+
+def test_what_was_measured_is_kept_where_memory_cannot_be(monkeypatch, capsys):
+    """A run that fails while its memory is read is noted, and the table printed."""
+
+    def failing(*_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("specverify.timing.memory.memory_json", failing)
+    assert main([SUBJECT, *QUICK]) == 0
+    out = capsys.readouterr().out
+    assert "draft aligned" in out
+    assert "note: memory was not measured: RuntimeError: out of memory" in out
 
 
 def test_full_varies_with_every_draft_and_k(tmp_path):

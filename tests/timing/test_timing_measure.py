@@ -8,7 +8,7 @@ from scripted import ACCEPTING, DRAFTING, SLOWNESS, Scripted, v
 
 from specverify.errors import SubjectError
 from specverify.subjects import Generated
-from specverify.timing.clocks import WallClock
+from specverify.timing.clocks import CudaClock, WallClock
 from specverify.timing.measure import Samples, Sweep, measure
 from specverify.timing.record import machine_note, spread, timing_json
 from specverify.timing.table import render
@@ -121,6 +121,18 @@ def test_the_machine_is_named_as_what_it_is():
     assert "other processes took 30% of the time; --clock cpu leaves them out" in machine_note(16, 0.0, steady, 0.7)
     assert "a load of 12.0 when the run began" in machine_note(16, 12.0, steady)
     assert "41% apart" in machine_note(16, None, scattered)
+
+
+class _Events(CudaClock):
+    def timed(self, call):
+        return WallClock().timed(call)
+
+
+def test_the_share_of_the_processor_is_told_by_the_wall_clock_alone():
+    """Where a device is timed its ids may stand on the host, and what the processor did meanwhile says nothing."""
+    few = Sweep(("aligned",), (1,), tokens=24, repetitions=1)
+    assert measure(Scripted(), PROMPTS, few).share > 0
+    assert measure(Scripted(), PROMPTS, few, clock=_Events()).share is None
 
 
 class _Silent(Scripted):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from plainly import PlainDecoder
-from scripted import ScriptedDecoder, built, untimed
+from scripted import Scripted, ScriptedDecoder, built, untimed
 
 from specverify.errors import SubjectError, UsageError
 from specverify.subjects import Decoder, Facts, Generated
@@ -64,7 +64,12 @@ def test_temperature_shapes_the_laws_of_supplied_models():
     assert (cold.max(-1).values == 1).all()
     assert _model(temperature=2.0)(IDS) == pytest.approx(_model()(IDS) / 2, abs=1e-5)
     assert (Constant(0, torch.float64, 0.0)(IDS).softmax(-1).max(-1).values == 1).all()
-    assert _timing().at(0.0).model("target").temperature == 0.0
+    timing = _timing()
+    assert timing.at(0.0).model("target").temperature == 0.0
+    warm = timing.model("target")
+    cold = timing.at(0.0).model("target")
+    assert (warm.temperature, cold.temperature) == (1.0, 0.0)
+    assert cold.layers[0][0] is warm.layers[0][0]  # weights are held once
 
 
 def test_the_plain_loop_follows_the_target():
@@ -243,6 +248,21 @@ def test_another_device_is_asked_of_the_timing():
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="there is no CUDA device"):
             supplied.on("cuda")
+
+
+def test_a_device_that_is_not_there_or_too_small_is_named(monkeypatch):
+    """A number beyond the last device is a wrong call; whatever on() raises says why nothing is timed there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UsageError, match=r"there is no cuda:2; the last CUDA device here is cuda:1"):
+        open_timeable(built).on("cuda:2")
+
+    class Large(Scripted):
+        def on(self, device):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(SubjectError, match=r"large\.timing\.on\('cuda:1'\) failed: OutOfMemoryError: CUDA out of memory"):
+        open_timeable(Decoder("large", open=lambda: ScriptedDecoder(Large()))).on("cuda:1")
 
 
 @pytest.mark.cuda
