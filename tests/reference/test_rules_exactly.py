@@ -15,7 +15,7 @@ from specverify.theory import block_tail, token_rejection_tail
 
 TOLERANCE = 1e-12
 VERIFIERS = {part.facts.rule: part for part in subject.parts if isinstance(part, Verifier) and part.facts.dtype == "float64"}
-some_pairs = settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+some_pairs = settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
 def tail(law: dict[Tokens, float], k: int) -> Array:
@@ -27,7 +27,7 @@ def tail(law: dict[Tokens, float], k: int) -> Array:
 @some_pairs
 @given(pair=pairs(max_vocab=3))
 def test_round_is_exact(rule: str, pair: Pair) -> None:
-    """On two hundred generated pairs the completed law of a round is the target's law to 1e-12."""
+    """On a hundred generated pairs the completed law of a round is the target's law to 1e-12."""
     length = pair.k + 1
     law = complete(round_law(VERIFIERS[rule], pair), pair.target, length, pair.prompt)
     assert np.abs(law - sequence_law(pair.target, length, pair.prompt)).max() <= TOLERANCE

@@ -62,7 +62,7 @@ def check_by_hand(text: str) -> None:
     assert out == [k + (1 - sum(kept)) * o / sum(owed) for k, o in zip(kept, owed, strict=True)]
 
 
-def test_the_build_command_walks_all_steps(capsys: pytest.CaptureFixture[str]) -> None:
+def build_walks_all_steps(capsys: pytest.CaptureFixture[str]) -> None:
     """Its numbers fit each other: overlap and acceptance, min(1, p/q), E and the formula, the laws in fractions."""
     assert build.main(["--tiny"]) == 0
     text = capsys.readouterr().out
@@ -89,7 +89,7 @@ def test_the_build_command_walks_all_steps(capsys: pytest.CaptureFixture[str]) -
     assert "\n  NO   " not in text
 
 
-def test_the_breaking_command_shows_the_mismatch(capsys: pytest.CaptureFixture[str]) -> None:
+def break_it_shows_the_mismatch(capsys: pytest.CaptureFixture[str]) -> None:
     """Bad drafts are slower as K grows, an adaptive K no longer asks them, and the lying draft's smallest pair is printed."""
     assert break_it.main(["--tiny"]) == 0
     text = capsys.readouterr().out
@@ -106,7 +106,7 @@ def test_the_breaking_command_shows_the_mismatch(capsys: pytest.CaptureFixture[s
     assert "\n  NO   " not in text
 
 
-def test_a_broken_rule_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def a_broken_rule_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The control: with a lossy rule in the place of token rejection a command says NO and ends with 1."""
     monkeypatch.setattr(token_rejection, "verify", typical_acceptance.verify)
     facts = build.exact_laws() + break_it.lie()
@@ -119,10 +119,16 @@ def test_a_broken_rule_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "  NO   the law of token rejection is p to 1e-12" in capsys.readouterr().out
 
 
-def test_training_follows_its_seed() -> None:
-    """Asked again, the same seed gives the models that were trained before."""
-    assert trained_tiny(0) is trained_tiny(0)
-    assert trained_tiny(0).drafts["aligned"] is trained_tiny(0).aligned
+def test_the_commands_on_one_training(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both commands walk their steps and end well; a broken rule is seen. The same seed gives the models trained before, so
+    what takes longest is done once.
+    """
+    build_walks_all_steps(capsys)
+    trained = trained_tiny(0)
+    break_it_shows_the_mismatch(capsys)
+    a_broken_rule_is_seen(monkeypatch, capsys)
+    assert trained_tiny(0) is trained
+    assert trained.drafts["aligned"] is trained.aligned
 
 
 def test_counts_of_a_perfect_and_of_a_hostile_draft(main_model: Transformer) -> None:
