@@ -59,6 +59,8 @@ class Asked:
             self.engine.lose(f"says that its kind is {plain(repr(said.get('kind')), 40)}; say verifier or decoder")
         if not isinstance(said.get("name", ""), str):
             self.engine.lose("has a name that is no string")
+        if isinstance(said.get("calls"), list):
+            said["calls"] = sorted(said["calls"], key=str)  # their order says nothing, and may change from process to process
         if self.greeting is not None and said != self.greeting:
             self.engine.lose(
                 "says something else of itself than before it was started again, so that another law may be judged"

@@ -51,6 +51,14 @@ def process_subject(
     Errors: SubjectError when it cannot be started or does not say what it is.
     """
     asked = Asked(Engine(command if isinstance(command, str) else list(command), timeout=timeout, restarts=restarts))
+    try:
+        return _subject(asked, name, target_log_probs)
+    except BaseException:
+        asked.engine.stop()
+        raise
+
+
+def _subject(asked: Asked, name: str | None, target_log_probs: Callable[[Tensor], Tensor] | None) -> Verifier | Decoder | OnOff:
     hello = asked.hello()
     called = name or plain(hello.get("name") or asked.engine.title, 80)
     facts = declared_facts(hello)
