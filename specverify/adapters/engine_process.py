@@ -57,13 +57,16 @@ class _Running:
     guard: subprocess.Popen[bytes]
     mark: str
     owner: int
+    closed: bool = False
 
-    def ended(self) -> bool:
-        """Whether the process itself has ended. It is not reaped, so that its number, and its group's, stays its own."""
-        return self.process.returncode is not None or self.state() is not None
+    def ended(self) -> str | None:
+        """How the process itself ended, in words; None while it runs.
 
-    def state(self) -> str | None:
-        """How it ended, in words; None while it runs."""
+        It is not reaped where the system can tell without (Linux), so that its number, and its group's, stays its own.
+        """
+        if not hasattr(os, "waitid"):
+            code = self.process.poll()
+            return None if code is None else f"exited with code {code}" if code >= 0 else f"died of signal {-code}"
         try:
             found = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -72,10 +75,11 @@ class _Running:
             return None
         return f"exited with code {found.si_status}" if found.si_code == os.CLD_EXITED else f"died of signal {found.si_status}"
 
-    def end(self, farewell: float = 0.0) -> int | None:
-        """Close its input, wait ``farewell`` seconds, kill what is left of it, and return its exit code."""
-        if os.getpid() != self.owner or self.process.returncode is not None:
-            return self.process.returncode
+    def end(self, farewell: float = 0.0) -> None:
+        """Close its input, wait ``farewell`` seconds, and kill what is left of it and of all that it started."""
+        if os.getpid() != self.owner or self.closed:
+            return
+        self.closed = True
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
@@ -87,11 +91,10 @@ class _Running:
         _kill_marked(self.mark)
         self.guard.kill()
         self.guard.wait()
-        code = self.process.wait()
+        self.process.wait()
         for pipe in (self.process.stdout, self.process.stderr, self.guard.stdin):
             if pipe is not None:
                 pipe.close()
-        return code
 
 
 def _kill_marked(mark: str) -> None:
@@ -225,23 +228,32 @@ class Engine:
             self._finalizer.detach()
             self._finalizer = None
 
-    def ask(self, line: bytes, most: int, what: str) -> bytes:
+    def ask(self, line: bytes, most: int, what: str, timeout: float | None = None) -> bytes:
         """Write one line and read the line that answers it, of at most ``most`` bytes.
 
-        what: the call, for messages. Errors: SubjectError when no such line comes; the process is then killed.
+        what: the call, for messages. timeout: seconds, where they are not those of every call. Errors: SubjectError when no
+        such line comes; the process is then killed.
         """
         running = self._running
         assert running is not None
         try:
             with contextlib.closing(selectors.DefaultSelector()) as selector:
-                return self._exchange(running, selector, memoryview(line), most, what)
+                return self._exchange(running, selector, memoryview(line), most, what, timeout or self.timeout)
         except SubjectError:
             raise
         except BaseException:  # an alarm, which ends the test, or an interrupt, in the middle of a line
             self._drop(running, f"{self.title} was stopped in the middle of {what}.")
             raise
 
-    def _exchange(self, running: _Running, selector: selectors.BaseSelector, left: memoryview, most: int, what: str) -> bytes:
+    def _exchange(
+        self,
+        running: _Running,
+        selector: selectors.BaseSelector,
+        left: memoryview,
+        most: int,
+        what: str,
+        timeout: float,
+    ) -> bytes:
         stdin, stdout, stderr = running.process.stdin, running.process.stdout, running.process.stderr
         assert stdin is not None
         assert stdout is not None
@@ -252,13 +264,13 @@ class Engine:
         selector.register(stderr, selectors.EVENT_READ)
         selector.register(stdin, selectors.EVENT_WRITE)
         answer = bytearray()
-        until = time.monotonic() + self.timeout
+        until = time.monotonic() + timeout
         look = time.monotonic() + LOOK
         while True:
             now = time.monotonic()
             if now >= until:
-                self.lose(f"did not answer {what} within {self.timeout:g} s, its time limit per call")
-            over = now >= look and running.ended()
+                self.lose(f"did not answer {what} within {timeout:g} s, its time limit")
+            over = now >= look and running.ended() is not None
             look = now + LOOK if now >= look else look
             for key, _ in selector.select(0 if over else min(LOOK, until - now)):
                 if key.fileobj is stdin:
@@ -302,7 +314,7 @@ class Engine:
         if not running.ended():
             self.lose(f"closed its stdin or stdout instead of answering {what}{half}")
         self._drain(running)
-        self.lose(f"{running.state()} instead of answering {what}{half}")
+        self.lose(f"{running.ended()} instead of answering {what}{half}")
 
     def lose(self, why: str) -> NoReturn:
         """Kill the process, which cannot be asked any more, note it and raise. Errors: SubjectError, always."""

@@ -30,6 +30,7 @@ class Asked:
     """An engine and the protocol: numbered requests, one answer each, the same greeting from every process."""
 
     engine: Engine
+    start_timeout: float
     number: int = 0
     greeting: dict[str, Any] | None = None
 
@@ -44,7 +45,7 @@ class Asked:
         return self.greeting
 
     def _greet(self) -> dict[str, Any]:
-        said = self._exchange("hello", {"protocol": PROTOCOL}, HELLO_BYTES)
+        said = self._exchange("hello", {"protocol": PROTOCOL}, HELLO_BYTES, self.start_timeout)
         if "error" in said:
             self.engine.lose(f"answered hello with an error: {plain(str(said['error']))}")
         if unknown := set(said) - _HELLO:
@@ -85,11 +86,11 @@ class Asked:
         note_breakdown(message)
         raise SubjectError(message)
 
-    def _exchange(self, call: str, arguments: dict[str, Any], most: int) -> dict[str, Any]:
+    def _exchange(self, call: str, arguments: dict[str, Any], most: int, timeout: float | None = None) -> dict[str, Any]:
         self.number += 1
         line = json.dumps({"id": self.number, "call": call, **arguments}, separators=(",", ":"), allow_nan=False)
         what = f"{call}, request {self.number}"
-        answer = self.engine.ask(line.encode() + b"\n", most, what)
+        answer = self.engine.ask(line.encode() + b"\n", most, what, timeout)
         try:
             said = json.loads(answer.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:

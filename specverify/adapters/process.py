@@ -30,7 +30,9 @@ from specverify.requests import Request
 from specverify.subjects import Decoder, Emitted, Generated, Verifier
 from specverify.unknown_law import OnOff
 
-TIMEOUT, RESTARTS = 60.0, 3
+TIMEOUT, START_TIMEOUT, RESTARTS = 60.0, 300.0, 3
+MOST_NUMBERS = 1 << 20
+"""Numbers in one answer of log-probabilities."""
 CALLS = ("target_log_probs", "draft_log_probs", "target_log_probs_at", "serve", "baseline")
 """What a decoder may offer beside generate."""
 
@@ -40,17 +42,22 @@ def process_subject(
     *,
     name: str | None = None,
     timeout: float = TIMEOUT,
+    start_timeout: float = START_TIMEOUT,
     restarts: int = RESTARTS,
     target_log_probs: Callable[[Tensor], Tensor] | None = None,
 ) -> Verifier | Decoder | OnOff:
     """Start ``command``, greet it, and return the subject that it says it is.
 
-    command: one string, split into words as a shell does, or the words; no shell takes part. timeout: seconds per call, the
-    start included. restarts: how often a process that crashed, hung or broke the protocol is started again, for later tests.
-    target_log_probs: the law of a decoder that does not tell its own, ids (B, T) -> (B, T, V), computed here.
+    command: one string, split into words as a shell does, or the words; no shell takes part. timeout: seconds per call.
+    start_timeout: seconds from a start to the greeting, in which models may be loaded. restarts: how often a process that
+    crashed, hung or broke the protocol is started again, for later tests. target_log_probs: the law of a decoder that does
+    not tell its own, ids (B, T) -> (B, T, V), computed here.
     Errors: SubjectError when it cannot be started or does not say what it is.
     """
-    asked = Asked(Engine(command if isinstance(command, str) else list(command), timeout=timeout, restarts=restarts))
+    if not 0 < start_timeout <= 1e6:
+        raise SubjectError(f"start_timeout={start_timeout} is not known; give the seconds from a start to the greeting")
+    engine = Engine(command if isinstance(command, str) else list(command), timeout=timeout, restarts=restarts)
+    asked = Asked(engine, start_timeout)
     try:
         return _subject(asked, name, target_log_probs)
     except BaseException:
@@ -243,7 +250,12 @@ class ProcessDecoder:
         return self._log_probs("target_log_probs_at", ids, {"temperature": float(temperature)})
 
     def _log_probs(self, call: str, ids: Tensor, more: dict[str, Any]) -> Tensor:
+        """Log-laws (B, T, V), asked for so many rows at a time that an answer holds about a million numbers at most."""
         _known(ids)
+        rows = max(1, MOST_NUMBERS // (ids.shape[1] * self.vocab_size))
+        return torch.cat([self._some_log_probs(call, ids[at : at + rows], more) for at in range(0, len(ids), rows)])
+
+    def _some_log_probs(self, call: str, ids: Tensor, more: dict[str, Any]) -> Tensor:
         shape = (*ids.shape, self.vocab_size)
         said = self._asked(call, {"ids": ids.tolist(), **more}, math.prod(shape))
         if set(said) != {"log_probs"}:

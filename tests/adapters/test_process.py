@@ -226,6 +226,16 @@ def test_a_decoder_with_every_call_is_judged_in_mixed_batches() -> None:
     assert "refuted" in verdicts(decoding({"serve": "temperature"}), "rows/").values()
 
 
+def test_large_laws_are_asked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row by row where an answer would hold too many numbers; the laws are the same and in their order."""
+    decoder = decoding().open()
+    ids = torch.arange(12).reshape(6, 2) % 4
+    whole, asked = decoder.target_log_probs(ids), decoder._asked.number
+    monkeypatch.setattr("specverify.adapters.process.MOST_NUMBERS", 17)
+    assert torch.equal(decoder.target_log_probs(ids), whole)
+    assert decoder._asked.number - asked == 3
+
+
 def test_a_decoder_without_a_law_is_judged_on_against_off() -> None:
     """With a baseline and no log-probabilities; one mode that follows another law is refuted. With neither it is refused."""
     calls: dict[str, Any] = {"hello": {"calls": ["baseline"]}}
