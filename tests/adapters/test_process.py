@@ -300,6 +300,7 @@ def test_doubles_beyond_all_bounds_are_no_laws(folder: Path) -> None:
 
 
 ANSWERS: list[tuple[dict[str, Any], str]] = [
+    ({"id": True}, "with the id True"),
     ({"protocol": 2}, "speaks protocol 2; this version of specverify speaks 1"),
     ({"protocol": True}, "speaks protocol True"),
     ({"kind": "step"}, "its kind is 'step'; say verifier or decoder"),

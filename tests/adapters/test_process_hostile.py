@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from specverify.adapters import engine_process
 from specverify.adapters.engine_process import KEPT_STDERR, MARK, Engine, plain
 from specverify.adapters.process import ProcessVerifier, process_subject
 from specverify.certify import Runner, certify
@@ -143,6 +145,18 @@ def test_the_control_is_judged_as_it_is(behaviour: str) -> None:
     assert not any(isinstance(m, OutcomeMeasurement) for m in evidence.measurements)
 
 
+def test_the_group_is_killed_where_no_mark_can_be_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without /proc a child that stayed in the group of its process ends with it all the same."""
+    monkeypatch.setattr(engine_process, "_kill_marked", lambda mark: None)
+    before = marked()
+    with engine("orphan") as subject, pytest.raises(SubjectError, match="exited with code 0"):
+        subject(TOKENS, *LAWS)
+    until = time.monotonic() + 5
+    while marked() - before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert marked() <= before
+
+
 def test_every_behaviour_is_expected_to_do_something() -> None:
     """No behaviour of the hostile engine is left untested."""
     sys.path.append(str(HERE))
@@ -176,8 +190,11 @@ for number, line in enumerate(sys.stdin):
     if asked["call"] == "hello":
         print(json.dumps({"id": asked["id"], "protocol": 1, "kind": "verifier", "given": "uniforms"}), flush=True)
         continue
-    if number == int(sys.argv[1]):
+    if number == int(sys.argv[1]) and sys.argv[2] == "died":
         sys.exit("died")
+    if number == int(sys.argv[1]):
+        print(json.dumps({"id": asked["id"], "tokens": [[99]] * asked["rows"]}), flush=True)
+        continue
     tokens = []
     for law, row in zip(asked["law"], asked["given"]["uniforms"]):
         at, p = row[0], asked["target_probs"][law][0]
@@ -192,18 +209,65 @@ for number, line in enumerate(sys.stdin):
 
 
 @pytest.mark.parametrize(
-    ("test", "at", "verdict"),
-    [("boundary draws", 30, "error"), ("boundary draws", -1, "certified"), ("generated pairs", 30, "error")],
+    ("test", "at", "said", "verdict"),
+    [
+        ("boundary draws", 30, "died", "error"),
+        ("boundary draws", 30, "with [99] in row 0", "error"),
+        ("boundary draws", -1, "died", "certified"),
+        ("generated pairs", 30, "died", "error"),
+    ],
 )
-def test_one_crash_that_a_check_would_forgive_is_an_error(tmp_path: Path, test: str, at: int, verdict: str) -> None:
-    """Checks that probe and shrink go on after an error and may not meet it again; a crash is never forgotten."""
+def test_one_failure_that_a_check_would_forgive_is_an_error(
+    tmp_path: Path, test: str, at: int, said: str, verdict: str
+) -> None:
+    """Checks that probe and shrink go on after an error and may not meet it again; a crash or a lie is never forgotten."""
     (tmp_path / "given.py").write_text(GIVEN)
-    subject = process_subject([sys.executable, "-S", "-E", str(tmp_path / "given.py"), str(at)])
+    subject = process_subject([sys.executable, "-S", "-E", str(tmp_path / "given.py"), str(at), said])
     assert isinstance(subject, Verifier)
     evidence = judged(subject, test)
+    assert process_of(subject).starts == 1  # no check that went on got a fresh process to ask
     process_of(subject).stop()
     assert evidence.verdict == verdict
-    assert any("died" in j.reason for j in evidence.judgements()) == (verdict == "error")
+    assert any(said in j.reason for j in evidence.judgements()) == (verdict == "error")
+
+
+GUESSING = """
+import json, os, sys, time
+hello = json.dumps({"id": 1, "protocol": 1, "kind": "verifier"}).encode()
+guess = json.dumps({"id": 2, "tokens": [[0]] * int(sys.argv[2])}).encode()
+sys.stdin.readline()
+os.write(1, hello + b"\\n")
+if sys.argv[1] == "hasty":
+    os.read(0, 1)
+else:
+    time.sleep(0.3)
+os.write(1, guess + b"\\n")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "rows", "message"),
+    [
+        ("early", 1, "before it was asked for verify, request 2|more than one line in answer to hello"),
+        ("hasty", 30_000, "answered verify, request 2 before it had read it to its end"),
+    ],
+)
+def test_answers_that_cannot_be_answers_are_refused(tmp_path: Path, how: str, rows: int, message: str) -> None:
+    """One that was there before its request was sent, and one that came before the request was read."""
+    (tmp_path / "guessing.py").write_text(GUESSING)
+
+    def ask() -> None:
+        subject = process_subject([sys.executable, "-S", "-E", str(tmp_path / "guessing.py"), how, str(rows)], timeout=20)
+        assert isinstance(subject, Verifier)
+        running = process_of(subject)._running
+        assert running is not None
+        if how == "early":
+            select.select([running.process.stdout], [], [], 20)
+        subject(*(x.expand(rows, *x.shape[1:]) for x in (TOKENS, *LAWS)))
+
+    with pytest.raises(SubjectError, match=message):
+        ask()
 
 
 def test_a_start_has_a_time_limit_of_its_own() -> None:
