@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from specverify.breakdowns import noting_breakdowns
 from specverify.certificate import Certificate, environment
 from specverify.checks import CHECKS
 from specverify.checks.base import Context, Found, Part, Planned, Settings
@@ -25,7 +27,7 @@ from specverify.evidence.measurements import OutcomeMeasurement
 from specverify.evidence_file import EvidenceFile
 from specverify.exact.walk import stopping_after
 from specverify.limits import Alarm, time_limit
-from specverify.loading import load_subject, source_digest
+from specverify.loading import PROCESS, load_subject, source_digest
 from specverify.opening import check_opened
 from specverify.plan import Plan, control_part, parts_of, plan_for, settings_json
 from specverify.randomness import derive
@@ -52,7 +54,7 @@ class Runner:
         alpha = self.share(planned)
         started = time.perf_counter()
         try:
-            with time_limit(settings.timeout), stopping_after(WALKING * settings.timeout):
+            with noting_breakdowns() as broken, time_limit(settings.timeout), stopping_after(WALKING * settings.timeout):
                 found = self._found(planned, seed, alpha)
         except OpaqueRandomness as error:
             found = Found((OutcomeMeasurement("skipped", str(error)),), None, ("judged by sampling alone",))
@@ -64,7 +66,10 @@ class Runner:
             raise
         except BaseException as error:
             found = self.failed(planned, f"raised {type(error).__name__}: {error}")
-        return self.evidence(planned, found, alpha, time.perf_counter() - started)
+        evidence = self.evidence(planned, found, alpha, time.perf_counter() - started)
+        if broken and not any(broken[0] in j.reason for j in evidence.judgements() if j.verdict == "error"):
+            evidence = self.evidence(planned, self.failed(planned, broken[0]), alpha, evidence.seconds)
+        return evidence
 
     def share(self, planned: Planned) -> float:
         """The false-alarm probability at which a test is judged; 0 for an exact one."""
@@ -92,7 +97,7 @@ class Runner:
         """An error of the subject as a finding, with the command that reproduces it."""
         settings = self.plan.settings
         again = (
-            f"specverify certify {self.plan.spec} --only {planned.test!r} --seed {settings.seed} "
+            f"specverify certify {shlex.quote(self.plan.spec)} --only {planned.test!r} --seed {settings.seed} "
             f"--budget {settings.budget.name} --alpha {settings.alpha:g}"
             + ("" if settings.max_tokens is None else f" --max-tokens {settings.max_tokens}")
         )
@@ -127,7 +132,7 @@ def subject_json(subject: Subject, spec: str) -> dict[str, Any]:
     """Who was judged: name, kind, source digest, version and declared facts."""
     top = spec.split(":", maxsplit=1)[0].split(".", maxsplit=1)[0]
     try:
-        version: str | None = metadata.version(top)
+        version: str | None = None if spec.startswith(PROCESS) else metadata.version(top)
     except (metadata.PackageNotFoundError, ValueError):
         version = None
     return {

@@ -32,7 +32,7 @@ def say(text: str = "", stream: IO[str] | None = None) -> None:
 
 def run_folder(spec: str, base: Path = Path("reports")) -> Path:
     """A fresh folder for a run of ``spec`` under ``base``."""
-    slug = re.sub(r"[^A-Za-z0-9.]+", "-", spec).strip("-") or "subject"
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", spec)[:80].strip("-") or "subject"
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     folder = base / f"{slug}-{stamp}"
     number = 2
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         help="judge a subject: exit 0 certified, 1 refuted, 2 inconclusive, 3 error",
         description="Judge a subject. Exit code 0 certified, 1 refuted, 2 inconclusive, 3 error, 64 wrong usage.",
     )
-    certify.add_argument("subject", help="pkg.mod:attr, pkg.mod (its attribute 'subject'), or path/file.py:attr")
+    certify.add_argument("subject", help="pkg.mod:attr, pkg.mod (its 'subject'), path/file.py:attr, or 'process:COMMAND'")
     certify.add_argument("--budget", default="standard", help="smoke, standard (default) or certify")
     certify.add_argument(
         "--alpha", type=float, default=None, help="false-alarm probability of the whole certificate (default 1e-8)"

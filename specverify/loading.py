@@ -14,12 +14,20 @@ from typing import Any
 from specverify.errors import SubjectError
 from specverify.subjects import Decoder, DecoderLike, Step, Subject, Verifier, decoder
 
+PROCESS = "process:"
+"""How the names of engines begin that run in a process of their own; a command follows."""
+
 
 def load_subject(spec: str) -> Subject:
     """Find the subject named by ``"pkg.mod:attr"``, ``"pkg.mod"`` (its attribute ``subject``) or ``"path/file.py:attr"``.
 
+    ``"process:COMMAND"`` is an engine in a process of its own (:mod:`specverify.adapters.process`), which is started.
     The current directory is importable. Errors: SubjectError that says what could not be imported or used.
     """
+    if spec.startswith(PROCESS):
+        from specverify.adapters.process import process_subject
+
+        return process_subject(spec.removeprefix(PROCESS))
     module_name, _, attribute = spec.partition(":")
     attribute = attribute or "subject"
     if not module_name:
@@ -108,7 +116,10 @@ def as_subject(target: Any, name: str) -> Subject:
 
 
 def source_digest(subject: Subject) -> str:
-    """SHA-256 over the source files that define the subject's callables, or "unknown" when none can be read."""
+    """SHA-256 over the source files that define the subject's callables, or "unknown" when none can be read.
+
+    A callable that runs something else may name its files as ``source_files``, a tuple of paths.
+    """
     callables: list[Any] = []
     for one in (subject, *getattr(subject, "parts", ())):
         callables += [getattr(one, n, None) for n in ("verify", "step", "open", "build")]
@@ -117,6 +128,8 @@ def source_digest(subject: Subject) -> str:
         inner = getattr(c, "func", c)
         held = [x.cell_contents for x in getattr(inner, "__closure__", None) or ()]
         for thing in (inner, type(inner), *held, *map(type, held)):
+            named = getattr(thing, "source_files", None)
+            files.update(named if isinstance(named, tuple) else ())
             try:
                 found = inspect.getsourcefile(thing)
             except (TypeError, ValueError):

@@ -3,11 +3,12 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from walked_document import Block, blocks_of, printed_by
+from walked_document import Block, blocks_of, marked_blocks, printed_by
 
 import reference
 from reference.families import FAMILIES
@@ -20,11 +21,6 @@ from specverify.plan import plan_for
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-def marked_blocks(text: str) -> dict[str, str]:
-    """Code blocks by the name in the comment before them."""
-    return {m[1]: m[2] for m in re.finditer(r"<!-- run: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL)}
 
 
 def test_the_readme_works_as_pasted(tmp_path, monkeypatch, capsys):
@@ -126,6 +122,19 @@ def test_the_page_on_timing_works_as_pasted(tmp_path, monkeypatch, capsys):
     assert all(run["exact"]["possible"] and abs(run["exact"]["z"]) < 6 for run in record["runs"])
     assert {run["draft"]: run["accepted_per_tested"] for run in record["runs"]}["poor"] < 0.5
     assert len(list((tmp_path / "plots").glob("*.svg"))) == 5
+
+
+@pytest.mark.skipif(shutil.which("perl") is None, reason="needs Perl")
+def test_the_page_on_processes_works_as_pasted(tmp_path, monkeypatch, capsys):
+    """The decoder in Perl is certified by the command below it; what else stands there is run in tests/adapters."""
+    blocks = marked_blocks((ROOT / "docs" / "processes.md").read_text())
+    assert set(blocks) == {"verifier.c", "c", "verifier.js", "js", "decoder.pl", "pl"}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "decoder.pl").write_text(blocks["decoder.pl"])
+    command, *arguments = shlex.split(blocks["pl"].strip())
+    assert command == "specverify"
+    assert main(arguments) == 0
+    assert "32 of 32 runs of known-bad rules refuted" in capsys.readouterr().out
 
 
 def test_the_decoder_of_the_page_on_timing_is_exact(tmp_path, monkeypatch):

@@ -1,1 +1,1 @@
-"""Released decoders as subjects; each module needs its own package and is imported only when it is named."""
+"""Engines of others as subjects: released decoders, each needing its own package, and processes in whatever language."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from specverify.errors import RowsCoupled, SpecverifyError
 from specverify.exact.batch import Batch
@@ -319,3 +319,8 @@ def _really_draws(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
     if "dropout" in name:
         return bool(kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True)))
     return True
+
+
+def walking() -> bool:
+    """Whether an exact law is walked right now: for code that cannot be followed because it draws out of sight."""
+    return any(isinstance(mode, Interception) for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]

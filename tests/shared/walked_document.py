@@ -18,6 +18,11 @@ BLOCK = re.compile(
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e-?\d+)?|(?<![\w.])-?\d+e-?\d+")
 
 
+def marked_blocks(text: str) -> dict[str, str]:
+    """Code blocks by the name in the comment before them."""
+    return {m[1]: m[2] for m in re.finditer(r"<!-- run: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL)}
+
+
 @dataclass(frozen=True)
 class Block:
     """Code and the output below it.
