@@ -213,15 +213,16 @@ def sample_decoder(
     name: str,
     max_batch: int | None,
     small: bool = False,
+    made: int = 0,
 ) -> list[Sample]:
     """About ``n`` sequences of ``length`` tokens in all, one :class:`Sample` per prompt (P, T).
 
     Rows of one call hold different prompts wherever the decoder takes more than one row, so that rows that are mixed up show
-    in the law. Every call has a seed of its own.
+    in the law. Every call has a seed of its own. made: rows that were made before, after which prompts are dealt on.
     """
     kinds = len(prompts)
     samples = [Sample(counts_known=False) for _ in range(kinds)]
-    made = call = 0
+    call = 0
     eos = getattr(decoder, "eos_id", None)
     with seeded(derive(seed, "decoder")):
         for batch in _batches(n, min(max_batch or 2048, 2048, max(n, 1)), small):
