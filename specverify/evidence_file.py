@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from specverify.errors import CertificateError, UsageError
 from specverify.record import Evidence
-from specverify.runs.store import cannot_write
+from specverify.runs.store import SYNC_EVERY, cannot_write
 
 DIFFERENT = {
     "specverify": "another version of specverify",
@@ -28,6 +29,7 @@ class EvidenceFile:
     def __init__(self, path: Path, key: Mapping[str, Any], said: Mapping[str, Any] | None = None) -> None:
         """said: what else the first line says about the run, for whoever lists or resumes it; not compared."""
         self.path, self.key, self.said = path, dict(key), dict(said or {})
+        self._synced = time.monotonic()
 
     def read(self) -> list[Evidence]:
         """Evidence of an earlier run of the same plan; a last line cut short by a kill is dropped.
@@ -103,12 +105,17 @@ class EvidenceFile:
             ) from error
 
     def add(self, evidence: Evidence) -> None:
-        """Append one finished test, and wait until it is on disk. Errors: FolderError when it cannot be written."""
+        """Append one finished test; every few seconds wait until all is on disk, which only a crash of the system asks for.
+
+        Errors: FolderError when it cannot be written.
+        """
         try:
             with self.path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(evidence.to_json()) + "\n")
                 stream.flush()
-                os.fsync(stream.fileno())
+                if time.monotonic() - self._synced > SYNC_EVERY:
+                    os.fsync(stream.fileno())
+                    self._synced = time.monotonic()
         except OSError as error:
             raise cannot_write(self.path, self.path.parent, error) from error
 

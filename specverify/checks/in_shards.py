@@ -127,7 +127,7 @@ def pack(samples: list[Sample]) -> Shard:
     arrays: dict[str, Ints] = {}
     for i, sample in enumerate(samples):
         facts.append({name: getattr(sample, name) for name in EVENTS})
-        arrays[f"{i} sequences"] = _array(sample.sequences)
+        arrays[f"{i} sequences"] = np.concatenate(sample.arrays) if sample.arrays else _array(sample.sequences)
         arrays[f"{i} calls"] = np.array(sample.calls, np.int64)
         if sample.reported:
             arrays[f"{i} reported"] = _array([tokens for tokens, _ in sample.reported])

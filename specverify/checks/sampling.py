@@ -38,6 +38,14 @@ class Sample:
     counts_known: bool = True
     reported: list[tuple[Tokens, list[int]]] = field(default_factory=list)
     """For decoders that report it: tokens and accepted counts per round, row by row."""
+    arrays: list[Ints] = field(default_factory=list, compare=False, repr=False)
+    """The sequences once more, as they came out of each call, (B, L); empty where they did not come as arrays."""
+
+    def add(self, tokens: Ints) -> None:
+        """Add the sequences (B, L) of one call."""
+        self.sequences.extend(map(tuple, tokens.tolist()))
+        self.calls.append(len(tokens))
+        self.arrays.append(tokens)
 
     def count(self, counts: Ints, k: int, first_round: bool) -> None:
         """Add one round in which ``counts`` (B,) tokens were emitted per row."""
@@ -148,8 +156,7 @@ def _sample_rounds(
                 out.count(counts, k, first)
                 ends[unfinished] += counts
                 unfinished, first = np.flatnonzero(ends < start + length), False
-            out.sequences.extend(map(tuple, ids[:, start : start + length].tolist()))
-            out.calls.append(len(ids))
+            out.add(ids[:, start : start + length])
     return out
 
 
@@ -175,8 +182,7 @@ def sample_step(step: Step, pair: Pair, n: int, length: int, seed: int) -> Sampl
                     ids[now[on], shortest + j] = tokens[on, j]
                 out.count(counts, step.k, shortest == start)
                 ends[now] += counts
-            out.sequences.extend(map(tuple, ids[:, start : start + length].tolist()))
-            out.calls.append(len(ids))
+            out.add(ids[:, start : start + length])
     return out
 
 

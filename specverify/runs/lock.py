@@ -27,9 +27,9 @@ UNKNOWN = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 class RunLock:
     """The lock of a run's folder, held inside a ``with``.
 
-    The system holds it and lets go when the process ends, however it ends; the file only says who holds it, and one
-    that lies there unlocked means nothing. Errors on entering: UsageError naming the process that holds it, or why the folder cannot be
-    written.
+    The system holds it and lets go when the process ends, however it ends; the file only says who holds it, and one that
+    lies there unlocked means nothing. Errors on entering: UsageError naming the process that holds it, or why the folder
+    cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
