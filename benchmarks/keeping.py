@@ -23,7 +23,6 @@ from unittest import mock
 import torch
 
 from specverify.certify import Runner
-from specverify.checks import in_shards
 from specverify.checks.base import Planned, Settings, budget_named
 from specverify.evidence_file import EvidenceFile
 from specverify.loading import load_subject
@@ -54,12 +53,9 @@ class Timed:
 
 
 def patched(timed: Timed) -> list[AbstractContextManager[Any]]:
-    """Clocks around all that keeping takes: packing, encoding, and writing with the index and the disk."""
-    form = in_shards.SAMPLES
+    """Clocks around all that keeping takes: packing, writing with the index, and the disk."""
     return [
-        mock.patch.object(in_shards, "SAMPLES", store.Form(timed.of(form.pack), form.unpack)),
-        mock.patch.object(store, "encoded", timed.of(store.encoded)),
-        mock.patch.object(store.RunShards, "append", timed.of(store.RunShards.append)),
+        mock.patch.object(store.TestShards, "keep", timed.of(store.TestShards.keep)),
         mock.patch.object(os, "fsync", timed.of(os.fsync)),
     ]
 

@@ -150,8 +150,12 @@ class TestShards(Shards):
             if self._again is not None and not self._again():
                 raise DrawsDiffer(f"{self._test}: drawn again, shard {self._number - 2} comes out otherwise")
         drawn = draw()
-        self._run.append(encoded(form.pack(drawn), head), head)
+        self.keep(form.pack, drawn, head)
         return drawn
+
+    def keep(self, pack: Callable[[T], Shard], drawn: T, head: dict[str, Any]) -> None:
+        """Append what was drawn. Errors: FolderError."""
+        self._run.append(encoded(pack(drawn), head), head)
 
     def _read(self, head: Mapping[str, Any]) -> bytes | None:
         """The record of a shard, if it is whole and what is asked for."""
