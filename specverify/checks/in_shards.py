@@ -130,7 +130,8 @@ def pack(samples: list[Sample]) -> Shard:
         arrays[f"{i} sequences"] = np.concatenate(sample.arrays) if sample.arrays else _array(sample.sequences)
         arrays[f"{i} calls"] = np.array(sample.calls, np.int64)
         if sample.reported:
-            arrays[f"{i} reported"] = _array([tokens for tokens, _ in sample.reported])
+            if [tokens for tokens, _ in sample.reported] != sample.sequences:
+                arrays[f"{i} reported"] = _array([tokens for tokens, _ in sample.reported])
             arrays[f"{i} rounds"] = np.array([len(counts) for _, counts in sample.reported], np.int64)
             arrays[f"{i} counts"] = np.array([c for _, counts in sample.reported for c in counts], np.int64)
     return Shard({"samples": facts}, arrays)
@@ -145,10 +146,11 @@ def unpack(shard: Shard) -> list[Sample]:
     samples = []
     for i, facts in enumerate(shard.facts["samples"]):
         sample = Sample(_rows(shard.arrays[f"{i} sequences"]), shard.arrays[f"{i} calls"].tolist(), **facts)
-        if f"{i} reported" in shard.arrays:
+        if f"{i} rounds" in shard.arrays:
             ends = shard.arrays[f"{i} rounds"].cumsum()
             counts = [part.tolist() for part in np.split(shard.arrays[f"{i} counts"], ends[:-1])]
-            sample.reported = list(zip(_rows(shard.arrays[f"{i} reported"]), counts, strict=True))
+            tokens = _rows(shard.arrays[f"{i} reported"]) if f"{i} reported" in shard.arrays else sample.sequences
+            sample.reported = list(zip(tokens, counts, strict=True))
         samples.append(sample)
     return samples
 

@@ -238,17 +238,18 @@ def sample_decoder(
                 raw = decoder.generate(prompts[kind], length, seed=call_seed)
                 result = normalise_generated(raw, batch, length, decoder.vocab_size, eos, name)
             accepted = None if result.accepted is None else result.accepted.tolist()
-            for r, tokens in enumerate(result.tokens.tolist()):
+            for r, tokens in enumerate(map(tuple, result.tokens.tolist())):
                 sample = samples[kind[r]]
-                sample.sequences.append(tuple(tokens))
+                sample.sequences.append(tokens)
                 if accepted is not None:
                     counts = [c for c in accepted[r] if c >= 0]
                     sample.counts_known = True
-                    sample.reported.append((tuple(tokens), counts))
+                    sample.reported.append((tokens, counts))
                     sample.accepted += sum(counts)
                     sample.later_rounds += max(0, len(counts) - 1)
             for number, sample in enumerate(samples):
                 sample.calls.append(kind.count(number))
+                sample.arrays.append(result.tokens.numpy()[np.array(kind) == number])
             made += batch
             call += 1
     return samples

@@ -34,6 +34,8 @@ class Index:
 
     def __init__(self, folder: Path, path: Path | None, check: Check = lambda *_: None) -> None:
         self.folder, self.path, self._check = folder, path, check
+        self._waiting: list[tuple[int, int, int, dict[str, Any]]] = []
+        """Records that were appended and are not noted yet: noting them one by one would cost more than writing them."""
         self._tables = self._opened()
         self._guarded(self._catch_up)
 
@@ -86,13 +88,19 @@ class Index:
 
     def enter(self, segment: int, offset: int, end: int, head: dict[str, Any]) -> None:
         """Note a record that was just appended."""
-        self._guarded(lambda: self._enter(segment, offset, end, head))
+        self._waiting.append((segment, offset, end, head))
+
+    def _note(self) -> None:
+        for record in self._waiting:
+            self._enter(*record)
+        self._waiting.clear()
 
     def place(self, test: str, number: int) -> tuple[Path, int] | None:
         """File and first byte of a shard; None when it is not there."""
         found: list[tuple[int, int]] = []
 
         def look() -> None:
+            self._note()
             query = "SELECT segment, offset FROM shards WHERE test = ? AND number = ?"
             found[:] = self._tables.execute(query, (test, number)).fetchall()
 
@@ -102,6 +110,7 @@ class Index:
     def counts(self) -> dict[str, int]:
         """How many shards there are of each test."""
         found: dict[str, int] = {}
+        self._guarded(self._note)
         query = "SELECT test, COUNT(*) FROM shards GROUP BY test"
         self._guarded(lambda: found.update(self._tables.execute(query)))
         return found
@@ -116,11 +125,12 @@ class Index:
         self._tables.execute("DELETE FROM segments")
 
     def commit(self) -> None:
-        """Write what was noted."""
+        """Write what was appended since."""
+        self._guarded(self._note)
         self._guarded(self._tables.commit)
 
     def close(self) -> None:
-        """Write what was noted and let go of the file."""
+        """Write what was appended since, and let go of the file."""
         self.commit()
         self._tables.close()
 

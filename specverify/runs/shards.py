@@ -17,8 +17,9 @@ import numpy as np
 from specverify.laws import Ints
 
 T = TypeVar("T")
-SIZES = (np.int8, np.int16, np.int32, np.int64)
-"""Types that integers are written in: the smallest that holds them all."""
+SIZES = tuple((kind, int(np.iinfo(kind).min), int(np.iinfo(kind).max)) for kind in ("int8", "int16", "int32", "int64"))
+"""Types that integers are written in, with their range: the smallest that holds them all."""
+_JSON = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,18 +59,17 @@ def encoded(shard: Shard, head: Mapping[str, Any]) -> bytes:
     """A shard as bytes, with a head of plain data; the same bytes for the same shard and head."""
     arrays, body = [], []
     for name, values in shard.arrays.items():
-        found = np.ascontiguousarray(values)
-        small = found.astype(smallest(found), copy=False)
-        arrays.append([name, small.dtype.name, list(small.shape)])
-        body.append(small.tobytes())
-    line = json.dumps({**head, "facts": dict(shard.facts), "arrays": arrays}, separators=(",", ":"))
+        kind = smallest(values)
+        arrays.append([name, kind, values.shape])
+        body.append(values.astype(kind).tobytes())
+    line = _JSON.encode({**head, "facts": shard.facts, "arrays": arrays})
     return line.encode() + b"\n" + b"".join(body)
 
 
-def smallest(values: Ints) -> type[np.signedinteger[Any]]:
+def smallest(values: Ints) -> str:
     """The smallest type that holds the integers."""
     low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
-    return next(kind for kind in SIZES if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
+    return next(kind for kind, least, most in SIZES if least <= low and high <= most)
 
 
 def head_of(record: bytes) -> dict[str, Any]:
