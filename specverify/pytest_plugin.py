@@ -231,7 +231,11 @@ class _Run:
         self.lock = RunLock(self.folder)
         self.lock.take()
         self.file: EvidenceFile = EvidenceFile(self.folder / "evidence.jsonl", self.plan.key, about(self.plan))
-        self.evidence, self.shards = open_run(self.file, self.plan, resume=bool(config.getoption("--specverify-resume")))
+        try:
+            self.evidence, self.shards = open_run(self.file, self.plan, resume=bool(config.getoption("--specverify-resume")))
+        except BaseException:
+            self.lock.release()
+            raise
 
     def add(self, data: dict[str, Any]) -> None:
         from specverify.record import Evidence

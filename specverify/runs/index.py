@@ -163,4 +163,5 @@ def counted(folder: Path, path: Path) -> dict[str, int]:
         finally:
             tables.close()
     except sqlite3.Error:
-        return Index(folder, None).counts()
+        with contextlib.closing(Index(folder, None)) as index:
+            return index.counts()
