@@ -57,15 +57,15 @@ class Answer:
     beyond: list[str]
 
 
-ANSWERS: Form[Answer] = Form(
-    lambda answer: Shard({"beyond": answer.beyond}, {"tokens": answer.tokens}),
-    lambda shard: Answer(shard.arrays["tokens"], list(shard.facts["beyond"])),
+ANSWERS: Form[list[Answer]] = Form(
+    lambda answers: Shard({"beyond": [a.beyond for a in answers]}, {str(i): a.tokens for i, a in enumerate(answers)}),
+    lambda shard: [Answer(shard.arrays[str(i)], beyond) for i, beyond in enumerate(shard.facts["beyond"])],
 )
 
 
 @dataclass
 class Asked:
-    """The two modes of a decoder, asked for batches of prompts; every call has a seed of its own and is a shard."""
+    """The two modes of a decoder, asked for batches of prompts; every call has a seed of its own."""
 
     part: OnOff
     decoder: OnOffLike
@@ -88,12 +88,20 @@ class Asked:
 
     def ask(self, mode: str, prompts: Tensor, seed: int) -> Ints:
         """New tokens (B, length) of a mode, "generate" or "baseline", with eos in all places after an eos."""
-        asked = {"mode": mode, "rows": len(prompts), "seed": seed}
-        answer = self.shards.drawn(asked, partial(self._drawn, mode, prompts, seed, self.asks), ANSWERS)
-        self.asks += 1
-        self.rows += len(answer.tokens)
-        self.beyond += answer.beyond
-        return answer.tokens
+        return self.ask_each([(mode, seed)], prompts)[0]
+
+    def ask_each(self, modes: list[tuple[str, int]], prompts: Tensor) -> list[Ints]:
+        """The same of several modes, each with a seed, one after the other: a shard."""
+        asked = {"rows": len(prompts), "modes": modes}
+        answers = self.shards.drawn(asked, partial(self._drawn_each, modes, prompts, self.asks), ANSWERS)
+        self.asks += len(modes)
+        self.rows += len(prompts) * len(modes)
+        for answer in answers:
+            self.beyond += answer.beyond
+        return [answer.tokens for answer in answers]
+
+    def _drawn_each(self, modes: list[tuple[str, int]], prompts: Tensor, number: int) -> list[Answer]:
+        return [self._drawn(mode, prompts, seed, number + i) for i, (mode, seed) in enumerate(modes)]
 
     def _drawn(self, mode: str, prompts: Tensor, seed: int, number: int) -> Answer:
         """Torch's global stream is another one for every call, those with equal seeds included: a seed alone must replay."""
@@ -187,9 +195,9 @@ def _pairs(
     for number, prompts, which in _rounds(groups, pairs):
         if late():
             break
-        made: dict[str, Ints] = {}
-        for mode in ("generate", "baseline") if order.random() < 0.5 else ("baseline", "generate"):
-            made[mode] = asked.ask(mode, prompts, asked.fresh(mode, number))
+        modes = ("generate", "baseline") if order.random() < 0.5 else ("baseline", "generate")
+        seeds = [(mode, asked.fresh(mode, number)) for mode in modes]
+        made = dict(zip(modes, asked.ask_each(seeds, prompts), strict=True))
         calls.append(Call(which, made["generate"], made["baseline"]))
         bets.add(made["generate"], made["baseline"], which)
         if bets.refutes(alpha):

@@ -166,7 +166,8 @@ class TestShards(Shards):
             decoded(record)
         except (ValueError, KeyError):
             return None
-        return record if head_of(record).get("asked") == head["asked"] else None
+        asked = json.loads(json.dumps(head["asked"]))  # as it stands in a record, where tuples are lists
+        return record if head_of(record).get("asked") == asked else None
 
     def begin_anew(self) -> TestShards:
         """Leave all shards of the test so far; from now on none of them counts. Errors: FolderError."""
