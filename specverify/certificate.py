@@ -6,6 +6,7 @@ changed byte is noticed by the digest, which covers everything else in the file.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
@@ -25,6 +26,7 @@ from specverify.evidence.measurements import (
     worst,
 )
 from specverify.record import CONTROL, Evidence, control_share
+from specverify.runs.store import cannot_write
 from specverify.sentence import sentence
 
 SCHEMA_VERSION = 1
@@ -116,11 +118,16 @@ class Certificate:
         return {**body, "digest": digest(body)}
 
     def write(self, path: Path) -> None:
-        """Write ``certificate.json`` atomically."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Write ``certificate.json`` atomically. Errors: FolderError when there is no room; one that was there stays."""
         part = path.with_suffix(".part")
-        part.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
-        part.replace(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+            part.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise cannot_write(path, path.parent, error) from error
 
 
 def digest(body: Mapping[str, Any]) -> str:

@@ -8,8 +8,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from specverify.certificate import Certificate, environment
 from specverify.checks import CHECKS
 from specverify.checks.base import Context, Found, Part, Planned, Settings
 from specverify.errors import (
+    DrawsDiffer,
+    FolderError,
     OpaqueRandomness,
     PathBudgetExceeded,
     SpecverifyError,
@@ -32,30 +36,51 @@ from specverify.opening import check_opened
 from specverify.plan import Plan, control_part, parts_of, plan_for, settings_json
 from specverify.randomness import derive
 from specverify.record import CONTROL, Evidence, control_share
+from specverify.runs.lock import RunLock
+from specverify.runs.shards import UNKEPT, Shards
+from specverify.runs.store import RunShards, forget
 from specverify.subjects import Decoder, DecoderLike, Subject
 
 OWN_MODELS = ("own models", "mixed batch")
 """How the variants begin that need a decoder's own models."""
 WALKING = 0.6
 """Share of a test's time after which exact walks stop with what they have."""
+ANEW = "the run was stopped within this test and resumed; the subject then drew otherwise than before, so the test began anew"
 
 
 @dataclass
 class Runner:
-    """Runs planned tests one at a time; opens the decoder's own models once."""
+    """Runs planned tests one at a time; opens the decoder's own models once. shards: where what they draw is kept."""
 
     plan: Plan
+    shards: RunShards | None = None
     _opened: DecoderLike | None = field(default=None, init=False)
 
-    def run(self, planned: Planned) -> Evidence:
-        """Run one test and return its evidence, whatever happens; errors of the subject become evidence too."""
+    def run(self, planned: Planned, watch: Callable[[], AbstractContextManager[None]] = nullcontext) -> Evidence:
+        """Run one test and return its evidence, whatever happens; errors of the subject become evidence too.
+
+        A test that was begun before a kill, and whose subject now draws otherwise than then, is run from its first shard on.
+        watch: around every such run. Errors: FolderError when what is drawn cannot be kept.
+        """
+        try:
+            with watch():
+                return self._once(planned)
+        except DrawsDiffer:
+            with watch():
+                return self._once(planned, anew=True)
+
+    def _once(self, planned: Planned, *, anew: bool = False) -> Evidence:
         settings = self.plan.settings
         seed = derive(settings.seed, planned.test)
         alpha = self.share(planned)
         started = time.perf_counter()
+        broken: Sequence[str] = ()
         try:
+            shards = self._shards(planned, anew=anew)
             with noting_breakdowns() as broken, time_limit(settings.timeout), stopping_after(WALKING * settings.timeout):
-                found = self._found(planned, seed, alpha)
+                found = self._found(planned, seed, alpha, shards)
+        except (FolderError, DrawsDiffer):
+            raise
         except OpaqueRandomness as error:
             found = Found((OutcomeMeasurement("skipped", str(error)),), None, ("judged by sampling alone",))
         except PathBudgetExceeded as error:
@@ -66,10 +91,18 @@ class Runner:
             raise
         except BaseException as error:
             found = self.failed(planned, f"raised {type(error).__name__}: {error}")
+        if anew:
+            found = replace(found, notes=(*found.notes, ANEW))
         evidence = self.evidence(planned, found, alpha, time.perf_counter() - started)
         if broken and not any(broken[0] in j.reason for j in evidence.judgements() if j.verdict == "error"):
             evidence = self.evidence(planned, self.failed(planned, broken[0]), alpha, evidence.seconds)
         return evidence
+
+    def _shards(self, planned: Planned, *, anew: bool) -> Shards:
+        if self.shards is None:
+            return UNKEPT
+        shards = self.shards.of(planned.test)
+        return shards.begin_anew() if anew else shards
 
     def share(self, planned: Planned) -> float:
         """The false-alarm probability at which a test is judged; 0 for an exact one."""
@@ -104,9 +137,9 @@ class Runner:
         line = " ".join(message.split())
         return Found((OutcomeMeasurement("error", line, again + (f"\n  inputs: {inputs}" if inputs else "")),))
 
-    def _found(self, planned: Planned, seed: int, alpha: float) -> Found:
+    def _found(self, planned: Planned, seed: int, alpha: float, shards: Shards) -> Found:
         part = self._part(planned.part)
-        context = Context(part, self.plan.spec, self.plan.settings, seed, alpha)
+        context = Context(part, self.plan.spec, self.plan.settings, seed, alpha, shards=shards)
         if isinstance(part, Decoder) and planned.variant.startswith(OWN_MODELS):
             context.opened = self._open(part)
         found: Found = CHECKS[planned.check].run(planned, context)
@@ -207,9 +240,11 @@ def certify(
     """Certify a subject: run every check that applies and the negative controls.
 
     spec is ``"pkg.mod:attr"``; ``subject`` may hand the object itself. With ``out`` evidence is written as it comes, and
-    ``resume`` continues a killed run there. ``only`` runs the tests whose name contains it; the result is then at most
+    ``resume`` continues a killed run there: finished tests are kept, and of the one that was running all shards of what it
+    drew. ``only`` runs the tests whose name contains it; the result is then at most
     inconclusive. Guarantee: if the subject is exact, the verdict is ``refuted`` with probability at most settings.alpha.
-    Errors: SubjectError when it cannot be loaded; UsageError. Errors inside tests are evidence, not exceptions.
+    Errors: SubjectError when it cannot be loaded; UsageError, also when another process writes to ``out`` or it holds a run of
+    another plan; FolderError when it takes no more. Errors inside tests are evidence, not exceptions.
     """
     settings = settings or Settings()
     out = None if out is None else out.resolve()
@@ -217,23 +252,58 @@ def certify(
     chosen = [p for p in plan.tests if only is None or only in p.test]
     if not chosen:
         plan.find(only or "")
-    file = None if out is None else EvidenceFile(out / "evidence.jsonl", plan.key)
-    done: list[Evidence] = file.read() if file is not None and resume else []
-    if file is not None:
-        file.start(done)
+    if out is None:
+        return assemble(plan, _run_all(Runner(plan), chosen, [], None, None, on_done))
+    with RunLock(out):
+        file = EvidenceFile(out / "evidence.jsonl", plan.key, about(plan))
+        done, shards = open_run(file, plan, resume=resume)
+        try:
+            done = _run_all(Runner(plan, shards), chosen, done, file, out, on_done)
+            certificate = assemble(plan, done)
+            certificate.write(out / "certificate.json")
+        finally:
+            shards.close()
+    return certificate
+
+
+def about(plan: Plan) -> dict[str, Any]:
+    """What the first line of a run's evidence says beside its plan, for whoever lists or resumes it."""
+    started = datetime.now().astimezone().isoformat(timespec="seconds")
+    return {"started": started, "tests": len(plan.tests), "max_tokens": plan.settings.max_tokens}
+
+
+def open_run(file: EvidenceFile, plan: Plan, *, resume: bool) -> tuple[list[Evidence], RunShards]:
+    """Evidence and shards of an earlier run of the plan, or the beginnings of a new one. The folder is the caller's alone.
+
+    Errors: UsageError when what is there belongs to another plan or is damaged, or the folder cannot be written.
+    """
+    folder = file.path.parent
+    if not resume:
+        file.start()
+        forget(folder)
+        return [], RunShards(folder, plan.key)
+    done, shards = file.read(), RunShards(folder, plan.key)
+    file.start(done)
+    return done, shards
+
+
+def _run_all(
+    runner: Runner,
+    chosen: Sequence[Planned],
+    done: list[Evidence],
+    file: EvidenceFile | None,
+    out: Path | None,
+    on_done: Callable[[Evidence, int, int], None] | None,
+) -> list[Evidence]:
+    """Evidence of all chosen tests: what is done, then what is run."""
     finished = {e.test for e in done}
-    runner = Runner(plan)
     for planned in chosen:
         if planned.test in finished:
             continue
-        with _watch(runner, planned, done, file, out):
-            evidence = runner.run(planned)
+        evidence = runner.run(planned, partial(_watch, runner, planned, done, file, out))
         done.append(evidence)
         if file is not None:
             file.add(evidence)
         if on_done is not None:
             on_done(evidence, len(done), len(chosen))
-    certificate = assemble(plan, done)
-    if out is not None:
-        certificate.write(out / "certificate.json")
-    return certificate
+    return done

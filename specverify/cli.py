@@ -1,4 +1,4 @@
-"""The ``specverify`` command: certify, recheck, report, bench, faults."""
+"""The ``specverify`` command: certify, recheck, runs, report, bench, faults."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, NoReturn, Self
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Self
 
 from specverify import __version__
-from specverify.errors import CertificateError, SpecverifyError, SubjectError, UsageError
+from specverify.errors import CertificateError, FolderError, SpecverifyError, SubjectError, UsageError
+
+if TYPE_CHECKING:
+    from specverify.checks.base import Settings
 
 USAGE_ERROR = 64
 """Exit code of a wrong call; 2, argparse's own, means inconclusive here."""
@@ -52,8 +55,13 @@ def _parser() -> argparse.ArgumentParser:
         help="judge a subject: exit 0 certified, 1 refuted, 2 inconclusive, 3 error",
         description="Judge a subject. Exit code 0 certified, 1 refuted, 2 inconclusive, 3 error, 64 wrong usage.",
     )
-    certify.add_argument("subject", help="pkg.mod:attr, pkg.mod (its 'subject'), path/file.py:attr, or 'process:COMMAND'")
-    certify.add_argument("--budget", default="standard", help="smoke, standard (default) or certify")
+    certify.add_argument(
+        "subject",
+        nargs="?",
+        default=None,
+        help="pkg.mod:attr, pkg.mod (its 'subject'), path/file.py:attr, or 'process:COMMAND'; may be left out with --resume",
+    )
+    certify.add_argument("--budget", default=None, help="smoke, standard (default) or certify")
     certify.add_argument(
         "--alpha", type=float, default=None, help="false-alarm probability of the whole certificate (default 1e-8)"
     )
@@ -63,10 +71,16 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="most tokens per test that goes on until every known fault would have been seen (default: what the budget says)",
     )
-    certify.add_argument("--seed", type=int, default=0, help="root seed of everything drawn (default 0)")
-    certify.add_argument("--timeout", type=float, default=300.0, help="seconds allowed per test (default 300)")
+    certify.add_argument("--seed", type=int, default=None, help="root seed of everything drawn (default 0)")
+    certify.add_argument("--timeout", type=float, default=None, help="seconds allowed per test (default 300)")
     certify.add_argument("--out", type=Path, default=None, help="folder to write to (default reports/SUBJECT-DATE)")
-    certify.add_argument("--resume", type=Path, default=None, metavar="DIR", help="continue a killed run in DIR")
+    certify.add_argument(
+        "--resume",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="continue a killed run in DIR; without SUBJECT, the subject and all settings are those of the run",
+    )
     certify.add_argument(
         "--only", default=None, metavar="TEXT", help="run only tests whose name contains TEXT; never certifies"
     )
@@ -74,6 +88,9 @@ def _parser() -> argparse.ArgumentParser:
 
     recheck = commands.add_parser("recheck", help="recompute every verdict of a certificate, without the subject")
     recheck.add_argument("certificate", type=Path, help="certificate.json, or the folder of a run")
+
+    runs = commands.add_parser("runs", help="list the runs in a folder: verdict or how far they got, and how to resume")
+    runs.add_argument("folder", nargs="?", type=Path, default=Path("reports"), help="folder of runs (default reports)")
 
     report = commands.add_parser("report", help="write the report of a run (the same as python -m specverify.report)")
     report.add_argument("rest", nargs=argparse.REMAINDER)
@@ -102,18 +119,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
-        return {"certify": _certify, "recheck": _recheck, "faults": _faults}[options.command](options)
+        return {"certify": _certify, "recheck": _recheck, "runs": _runs, "faults": _faults}[options.command](options)
     except UsageError as error:
         say(f"specverify: {error}", sys.stderr)
         return USAGE_ERROR
     except SpecverifyError as error:
         say(f"specverify: {error}", sys.stderr)
-        return 3 if isinstance(error, (SubjectError, CertificateError)) else USAGE_ERROR
+        return 3 if isinstance(error, (SubjectError, CertificateError, FolderError)) else USAGE_ERROR
     except OSError as error:
         say(f"specverify: {error.strerror or error}: {error.filename}", sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
-        say("\nspecverify: interrupted; finished tests are kept, continue with --resume", sys.stderr)
+        say("\nspecverify: interrupted; what was drawn and judged is kept, continue with --resume", sys.stderr)
         return 130
 
 
@@ -122,29 +139,26 @@ def _certify(options: argparse.Namespace) -> int:
 
     from specverify.certificate import EXIT_CODES
     from specverify.certify import certify
-    from specverify.checks.base import Settings, budget_named
-    from specverify.evidence.ledger import DEFAULT_ALPHA
     from specverify.loading import load_subject
     from specverify.plan import plan_for
 
     torch.set_num_threads(1)
-    alpha = DEFAULT_ALPHA if options.alpha is None else options.alpha
-    settings = Settings(budget_named(options.budget), alpha, options.seed, options.timeout, options.max_tokens)
-    subject = load_subject(options.subject)
-    plan = plan_for(subject, options.subject, settings)
-    out = options.resume or options.out or run_folder(options.subject)
     if options.resume is not None and not options.resume.is_dir():
         raise UsageError(f"there is no run to resume in {options.resume}")
+    spec, settings = _asked(options)
+    out = options.resume or options.out or run_folder(spec)
     if options.resume is None and (out / "evidence.jsonl").exists():
         raise UsageError(f"{out} holds a run; continue it with --resume {out}, or choose another --out")
+    subject = load_subject(spec)
+    plan = plan_for(subject, spec, settings)
     own = sum(p.expected == "certified" for p in plan.tests)
     say(
-        f"{subject.name}: {own} tests and {len(plan.tests) - own} runs of known-bad rules, false-alarm budget {alpha:g}, "
-        f"seed {settings.seed}, evidence in {out}"
+        f"{subject.name}: {own} tests and {len(plan.tests) - own} runs of known-bad rules, "
+        f"false-alarm budget {settings.alpha:g}, seed {settings.seed}, evidence in {out}"
     )
     with _progress(len(plan.tests)) as bar:
         certificate = certify(
-            options.subject,
+            spec,
             settings,
             subject=subject,
             out=out,
@@ -161,6 +175,25 @@ def _certify(options: argparse.Namespace) -> int:
         say(f"certificate  {out / 'certificate.json'}")
         say(f"report       python -m specverify.report {out}")
     return EXIT_CODES[certificate.verdict]
+
+
+def _asked(options: argparse.Namespace) -> tuple[str, Settings]:
+    """Subject and settings of a call; those of the run that it resumes where no subject is given. Errors: UsageError."""
+    from specverify.checks.base import Settings, budget_named
+    from specverify.evidence.ledger import DEFAULT_ALPHA
+    from specverify.evidence_file import first_line
+
+    spec = options.subject
+    given: dict[str, Any] = {name: getattr(options, name) for name in ("budget", "alpha", "seed", "timeout", "max_tokens")}
+    if spec is None:
+        if options.resume is None:
+            raise UsageError("a subject is required: give pkg.mod:attr, or --resume DIR to continue a run")
+        first = first_line(options.resume / "evidence.jsonl")
+        kept = {**first["plan"]["settings"], "max_tokens": first.get("max_tokens")}
+        spec, given = first["plan"]["spec"], {name: kept[name] if value is None else value for name, value in given.items()}
+    default: dict[str, Any] = {"budget": "standard", "alpha": DEFAULT_ALPHA, "seed": 0, "timeout": 300.0, "max_tokens": None}
+    settings = {name: default[name] if value is None else value for name, value in given.items()}
+    return spec, Settings(budget_named(settings.pop("budget")), **settings)
 
 
 class _progress:  # noqa: N801 - used like a function
@@ -251,6 +284,13 @@ def _recheck(options: argparse.Namespace) -> int:
     )
     say(f"{certificate.verdict.upper()}: {certificate.sentence()}")
     return EXIT_CODES[certificate.verdict]
+
+
+def _runs(options: argparse.Namespace) -> int:
+    from specverify.runs.listing import listed, table
+
+    say(table(listed(options.folder), options.folder))
+    return 0
 
 
 def _faults(options: argparse.Namespace) -> int:

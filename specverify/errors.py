@@ -43,3 +43,11 @@ class RowsCoupled(SpecverifyError):  # noqa: N818 - named after what was found
 
 class CertificateError(SpecverifyError):
     """A certificate is not what it claims to be: wrong schema, changed bytes, or a verdict that does not follow."""
+
+
+class FolderError(SpecverifyError):
+    """The folder of a run takes no more while the run goes on: the disk is full, or it may not be written."""
+
+
+class DrawsDiffer(SpecverifyError):  # noqa: N818 - named after what was found
+    """In a resumed run a subject draws otherwise than before the kill, so what it drew then cannot be gone on with."""

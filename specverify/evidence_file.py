@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from specverify.errors import CertificateError, UsageError
 from specverify.record import Evidence
+from specverify.runs.store import SYNC_EVERY, cannot_write
 
 DIFFERENT = {
     "specverify": "another version of specverify",
@@ -22,8 +26,10 @@ DIFFERENT = {
 class EvidenceFile:
     """Evidence as JSON lines, one per finished test, flushed at once; the first line names the plan it belongs to."""
 
-    def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
-        self.path, self.key = path, dict(key)
+    def __init__(self, path: Path, key: Mapping[str, Any], said: Mapping[str, Any] | None = None) -> None:
+        """said: what else the first line says about the run, for whoever lists or resumes it; not compared."""
+        self.path, self.key, self.said = path, dict(key), dict(said or {})
+        self._synced = time.monotonic()
 
     def read(self) -> list[Evidence]:
         """Evidence of an earlier run of the same plan; a last line cut short by a kill is dropped.
@@ -32,12 +38,12 @@ class EvidenceFile:
         """
         if not self.path.exists():
             return []
-        lines = self.path.read_bytes().split(b"\n")
-        if not _is_whole(lines[-1]):  # a kill leaves a beginning of a line at the end, without a line break, and nothing else
-            lines.pop()
+        lines = whole_lines(self.path)
         if not lines:
             return []
-        self._check_key(self._object(1, lines[0]))
+        first = self._object(1, lines[0])
+        self._check_key(first)
+        self.said = {name: value for name, value in first.items() if name != "plan"}
         return [self._evidence(number, line) for number, line in enumerate(lines[1:], start=2)]
 
     def _object(self, number: int, line: bytes) -> dict[str, Any]:
@@ -77,18 +83,57 @@ class EvidenceFile:
         return UsageError(f"{self.path}, line {number}, {why}; {cure}")
 
     def start(self, keep: Sequence[Evidence] = ()) -> None:
-        """Begin the file anew with what is kept; until the new one is complete the old one stays."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Begin the file anew with what is kept; until the new one is complete and on disk the old one stays.
+
+        Errors: UsageError when the folder cannot be written.
+        """
         part = self.path.with_suffix(".part")
-        with part.open("w", encoding="utf-8") as stream:
-            stream.write(json.dumps({"plan": self.key}) + "\n")
-            stream.writelines(json.dumps(e.to_json()) + "\n" for e in keep)
-        part.replace(self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("w", encoding="utf-8") as stream:
+                stream.write(json.dumps({"plan": self.key, **self.said}) + "\n")
+                stream.writelines(json.dumps(e.to_json()) + "\n" for e in keep)
+                stream.flush()
+                os.fsync(stream.fileno())
+            part.replace(self.path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise UsageError(
+                f"{self.path} cannot be written: {error.strerror or error}; choose a folder on a disk with room that may be "
+                "written (what it held is still there)"
+            ) from error
 
     def add(self, evidence: Evidence) -> None:
-        """Append one finished test."""
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(evidence.to_json()) + "\n")
+        """Append one finished test; every few seconds wait until all is on disk, which only a crash of the system asks for.
+
+        Errors: FolderError when it cannot be written.
+        """
+        try:
+            with self.path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(evidence.to_json()) + "\n")
+                stream.flush()
+                if time.monotonic() - self._synced > SYNC_EVERY:
+                    os.fsync(stream.fileno())
+                    self._synced = time.monotonic()
+        except OSError as error:
+            raise cannot_write(self.path, self.path.parent, error) from error
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """Lines of a file without a last one cut short: a kill leaves a beginning of a line at the end, and nothing else."""
+    lines = path.read_bytes().split(b"\n")
+    return lines if _is_whole(lines[-1]) else lines[:-1]
+
+
+def first_line(path: Path) -> dict[str, Any]:
+    """What the first line of a run's evidence says: its plan, and what else is known of it. Errors: UsageError."""
+    lines = whole_lines(path) if path.exists() else []
+    file = EvidenceFile(path, {})
+    found = file._object(1, lines[0]) if lines else {}
+    if not isinstance(found.get("plan"), dict):
+        raise UsageError(f"{path} does not say which plan it belongs to, so there is nothing to continue; start again")
+    return found
 
 
 def _is_whole(last: bytes) -> bool:

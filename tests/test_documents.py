@@ -35,6 +35,27 @@ def test_the_readme_works_as_pasted(tmp_path, monkeypatch, capsys):
     assert "target p" in capsys.readouterr().out
 
 
+def test_the_page_on_runs_works_as_pasted(tmp_path, monkeypatch, capsys):
+    """A part of a run, its continuation to the certificate, and the list, which knows of both; every file it names is there."""
+    text = (ROOT / "docs" / "runs.md").read_text()
+    blocks = marked_blocks(text)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(marked_blocks((ROOT / "README.md").read_text())["mine.py"])
+    for name, code, said in (
+        ("start", 2, "only a part of the plan was run"),
+        ("list", 0, "can be resumed: yes"),
+        ("resume", 0, "CERTIFIED"),
+        ("list", 0, "certified; can be resumed: no: it is finished"),
+    ):
+        command, *arguments = shlex.split(blocks[name].strip())
+        assert command == "specverify"
+        assert main(arguments) == code
+        assert said in capsys.readouterr().out
+    named = re.findall(r"^\| `([\w./]+)`", text.partition("## What is lost")[0], re.MULTILINE)
+    assert len(named) == 5
+    assert all((tmp_path / "reports" / "mine" / file).exists() for file in named)
+
+
 def test_the_plug_in_fits_in_about_ten_lines():
     """The README promises ten lines: imports, decorator and body."""
     lines = [line for line in marked_blocks((ROOT / "README.md").read_text())["mine.py"].splitlines() if line.strip()]

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from specverify.checks.accepted_counts import accepted_on_tables, consistency, without_bounds
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
+from specverify.checks.in_shards import sampled_decoder
 from specverify.checks.own_tokens import decoder_prompts
-from specverify.checks.sampling import Sample, sample_decoder
+from specverify.checks.sampling import Sample
 from specverify.evidence.measurements import (
     ROUNDING_AT_MOST,
     AnyMeasurement,
@@ -60,7 +61,7 @@ def run(planned: Planned, context: Context) -> Found:
     """Compare accepted counts with the bounds; see rules.md's lie detectors."""
     part = context.part
     if isinstance(part, Decoder) and planned.variant == "table models":
-        return accepted_on_tables(part, planned.params["size"], planned.params["draws"], context.seed)
+        return accepted_on_tables(part, planned.params["size"], planned.params["draws"], context)
     if isinstance(part, Decoder):
         assert context.opened is not None
         return _decoder(planned, context, context.opened)
@@ -122,9 +123,7 @@ def _decoder(planned: Planned, context: Context, decoder: DecoderLike) -> Found:
     """A decoder on its own models: counts that add up, and after each of a few prompts the first draft of the first round."""
     length, part = planned.params["length"], context.part
     prompts = decoder_prompts(decoder, context.seed, 3)
-    samples = sample_decoder(
-        decoder, prompts, planned.params["draws"], length, context.seed, name=part.name, max_batch=part.facts.max_batch
-    )
+    samples = sampled_decoder(context, decoder, prompts, planned.params["draws"], length)
     together = Sample()
     for sample in samples:
         together.count_all(sample)

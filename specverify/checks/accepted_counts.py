@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from specverify.checks.base import Found, Part
-from specverify.checks.sampling import Sample, sample_decoder
+from specverify.checks.base import Context, Found, Part
+from specverify.checks.in_shards import sampled_decoder
+from specverify.checks.sampling import Sample
 from specverify.evidence.measurements import AnyMeasurement, OutcomeMeasurement, RateMeasurement, ViolationMeasurement
 from specverify.laws import Array, Pair
 from specverify.pairs import named_pair, pair_for
@@ -42,20 +43,20 @@ def without_bounds(part: Part) -> str:
     return "" if part.facts.drafts_as_given else OWN
 
 
-def accepted_on_tables(part: Decoder, size: tuple[int, int], draws: int, seed: int) -> Found:
+def accepted_on_tables(part: Decoder, size: tuple[int, int], draws: int, context: Context) -> Found:
     """Accepted counts of the first round over table models, against what is possible and what the declared rule does."""
     assert part.build is not None
     pair = pair_for(part.facts.rule, named_pair(*size))
     decoder = part.build(*torch_models(pair, part.facts.torch_dtype), pair.k)
     prompts, length = torch.tensor([pair.prompt], dtype=torch.int64), pair.k + 2
-    (sample,) = sample_decoder(decoder, prompts, draws, length, seed, name=part.name, max_batch=part.facts.max_batch)
+    (sample,) = sampled_decoder(context, decoder, prompts, draws, length)
     if not sample.reported:
         return Found((), None, ("the decoder does not report accepted counts",))
     first = [counts[0] for _, counts in sample.reported if counts]
     found: list[AnyMeasurement] = [consistency(sample, length, None)]
     if without_bounds(part):
         return Found(tuple(found), None, (without_bounds(part),))
-    return Found((*found, *bounded(first, pair, seed)), None, (said(first, pair, part.facts.rule),))
+    return Found((*found, *bounded(first, pair, context.seed)), None, (said(first, pair, part.facts.rule),))
 
 
 def bounded(first: Sequence[int], pair: Pair, seed: int) -> list[AnyMeasurement]:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from specverify.errors import UsageError
 from specverify.evidence.ledger import DEFAULT_ALPHA
 from specverify.evidence.measurements import AnyMeasurement
+from specverify.runs.shards import UNKEPT, Shards
 from specverify.subjects import Decoder, DecoderLike, Step, Verifier
 from specverify.trees import TreeVerifier
 from specverify.unknown_law import OnOff
@@ -170,3 +171,5 @@ class Context:
     alpha: float
     opened: DecoderLike | None = None
     """The decoder with its own models, opened once per run; None for everything but decoders, and for mere factories."""
+    shards: Shards = UNKEPT
+    """Where what is drawn is kept, shard by shard, so that a killed run can be gone on with."""

@@ -12,9 +12,10 @@ import math
 import torch
 
 from specverify.checks.base import Context, Found, Planned
+from specverify.checks.in_shards import sampled_decoder
 from specverify.checks.own_tokens import decoder_prompts
 from specverify.checks.rows import not_the_best
-from specverify.checks.sampling import Sample, coverage, sample_decoder
+from specverify.checks.sampling import Sample, coverage
 from specverify.checks.served import Served, Server
 from specverify.evidence.measurements import AnyMeasurement, ViolationMeasurement
 from specverify.randomness import derive, stream
@@ -55,7 +56,7 @@ def greedy_choices(planned: Planned, context: Context, decoder: DecoderLike) -> 
     tokens, everything = 0, Sample(counts_known=False)
     for call, some in enumerate(torch.split(prompts, min(part.facts.max_batch or A_CALL, A_CALL))):
         seed = derive(context.seed, "greedy", call)
-        samples = sample_decoder(decoder, some, len(some), length, seed, name=part.name, max_batch=part.facts.max_batch)
+        samples = sampled_decoder(context, decoder, some, len(some), length, seed)
         for prompt, sample in zip(some.tolist(), samples, strict=True):
             everything.count_all(sample)
             for row in sample.sequences:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from specverify.evidence.two_sample import PairedBets
 from specverify.laws import Ints
 from specverify.opening import read_prompts
 from specverify.randomness import derive, stream
+from specverify.runs.shards import UNKEPT, Form, Shard, Shards
 from specverify.subjects import naming_inputs, normalise_generated
 from specverify.unknown_law import OnOff, OnOffLike
 
@@ -47,9 +49,23 @@ def plan(part: Part, settings: Settings) -> list[Planned]:
     return [Planned(NAME, part.name, "own models", True, {"pairs": pairs, "length": LENGTH})]
 
 
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What one call gave: tokens (B, L), and in words the rows in which something stood after an eos."""
+
+    tokens: Ints
+    beyond: list[str]
+
+
+ANSWERS: Form[list[Answer]] = Form(
+    lambda answers: Shard({"beyond": [a.beyond for a in answers]}, {str(i): a.tokens for i, a in enumerate(answers)}),
+    lambda shard: [Answer(shard.arrays[str(i)], beyond) for i, beyond in enumerate(shard.facts["beyond"])],
+)
+
+
 @dataclass
 class Asked:
-    """The two modes of a decoder, asked for batches of prompts; every call has a seed that no other call has."""
+    """The two modes of a decoder, asked for batches of prompts; every call has a seed of its own."""
 
     part: OnOff
     decoder: OnOffLike
@@ -59,6 +75,8 @@ class Asked:
     beyond: list[str] = field(default_factory=list)
     """Rows in which something other than eos or padding stood after an eos."""
     rows: int = 0
+    asks: int = 0
+    shards: Shards = UNKEPT
 
     def fresh(self, *names: str | int) -> int:
         """A seed for a call, unlike those of all other calls."""
@@ -70,31 +88,48 @@ class Asked:
 
     def ask(self, mode: str, prompts: Tensor, seed: int) -> Ints:
         """New tokens (B, length) of a mode, "generate" or "baseline", with eos in all places after an eos."""
+        return self.ask_each([(mode, seed)], prompts)[0]
+
+    def ask_each(self, modes: list[tuple[str, int]], prompts: Tensor) -> list[Ints]:
+        """The same of several modes, each with a seed, one after the other: a shard."""
+        asked = {"rows": len(prompts), "modes": modes}
+        answers = self.shards.drawn(asked, partial(self._drawn_each, modes, prompts, self.asks), ANSWERS)
+        self.asks += len(modes)
+        self.rows += len(prompts) * len(modes)
+        for answer in answers:
+            self.beyond += answer.beyond
+        return [answer.tokens for answer in answers]
+
+    def _drawn_each(self, modes: list[tuple[str, int]], prompts: Tensor, number: int) -> list[Answer]:
+        return [self._drawn(mode, prompts, seed, number + i) for i, (mode, seed) in enumerate(modes)]
+
+    def _drawn(self, mode: str, prompts: Tensor, seed: int, number: int) -> Answer:
+        """Torch's global stream is another one for every call, those with equal seeds included: a seed alone must replay."""
         name, eos = self.part.name, getattr(self.decoder, "eos_id", None)
-        with naming_inputs(f"{name}.{mode}", prompts=prompts, max_new_tokens=self.length, seed=seed):
+        inputs = naming_inputs(f"{name}.{mode}", prompts=prompts, max_new_tokens=self.length, seed=seed)
+        with seeded(derive(self.seed, "outer", number)), inputs:
             raw = getattr(self.decoder, mode)(prompts.clone(), self.length, seed=seed)
             read = normalise_generated(raw, len(prompts), self.length, int(self.decoder.vocab_size), eos, name, mode)
         tokens: Ints = read.tokens.numpy().astype(np.int64)
-        self.rows += len(tokens)
+        beyond = []
         if eos is not None:
-            self.beyond += [f"{mode}: {row}" for row in tokens.tolist() if after_eos(tuple(row), int(eos))]
+            beyond = [f"{mode}: {row}" for row in tokens.tolist() if after_eos(tuple(row), int(eos))]
             ended = np.cumsum(tokens == int(eos), axis=1) > 0
             tokens = np.where(ended, int(eos), tokens)
-        return tokens
+        return Answer(tokens, beyond)
 
 
 def run(planned: Planned, context: Context) -> Found:
     """Bet on pairs until on and off are told apart or all are used; then bet on the control's pairs in the same way."""
     part = context.part
     assert isinstance(part, OnOff)
-    asked = Asked(part, part.opened(), planned.params["length"], context.seed)
+    asked = Asked(part, part.opened(), planned.params["length"], context.seed, shards=context.shards)
     groups = prompt_groups(asked.decoder, part.name, context.seed, min(part.facts.max_batch or ROWS, ROWS))
     started, limit = time.monotonic(), context.settings.timeout
-    with seeded(derive(context.seed, "outer")):
-        found: list[AnyMeasurement] = replays(asked, groups) if part.facts.seeded else []
-        calls, refuted = _pairs(asked, groups, planned.params["pairs"], context.alpha, lambda: _late(started, SAMPLING * limit))
-        if not refuted:
-            calls = _with_control(asked, groups, calls, lambda: _late(started, CONTROLLING * limit))
+    found: list[AnyMeasurement] = replays(asked, groups) if part.facts.seeded else []
+    calls, refuted = _pairs(asked, groups, planned.params["pairs"], context.alpha, lambda: _late(started, SAMPLING * limit))
+    if not refuted:
+        calls = _with_control(asked, groups, calls, lambda: _late(started, CONTROLLING * limit))
     size = int(asked.decoder.vocab_size)
     compared = OnOffMeasurement("on against off", size, tuple(calls), derive(context.seed, "replaced"))
     if getattr(asked.decoder, "eos_id", None) is not None:
@@ -160,9 +195,9 @@ def _pairs(
     for number, prompts, which in _rounds(groups, pairs):
         if late():
             break
-        made: dict[str, Ints] = {}
-        for mode in ("generate", "baseline") if order.random() < 0.5 else ("baseline", "generate"):
-            made[mode] = asked.ask(mode, prompts, asked.fresh(mode, number))
+        modes = ("generate", "baseline") if order.random() < 0.5 else ("baseline", "generate")
+        seeds = [(mode, asked.fresh(mode, number)) for mode in modes]
+        made = dict(zip(modes, asked.ask_each(seeds, prompts), strict=True))
         calls.append(Call(which, made["generate"], made["baseline"]))
         bets.add(made["generate"], made["baseline"], which)
         if bets.refutes(alpha):

@@ -20,6 +20,7 @@ from specverify.evidence.wealth import measured
 from specverify.laws import Array
 from specverify.randomness import derive, stream
 from specverify.requests import Request, Serving
+from specverify.runs.shards import Form, Shard, Shards
 from specverify.subjects import Decoder, DecoderLike, Facts
 
 NAME = "rows"
@@ -54,7 +55,7 @@ def run(planned: Planned, context: Context) -> Found:
         )
     server = Server(decoder, decoder, part.name, greedy_only=part.facts.rule == "greedy")
     with seeded(derive(context.seed, "rows")):
-        return _judged(server, part.facts, _calls(planned.params["calls"], decoder), context.seed)
+        return _judged(server, context, _calls(planned.params["calls"], decoder))
 
 
 def _calls(planned: int, decoder: DecoderLike) -> int:
@@ -63,14 +64,15 @@ def _calls(planned: int, decoder: DecoderLike) -> int:
     return min(planned, max(FEWEST, MOST_PROBABILITIES // per_call))
 
 
-def _judged(server: Server, facts: Facts, calls: int, seed: int) -> Found:
+def _judged(server: Server, context: Context, calls: int) -> Found:
+    facts, seed = context.part.facts, context.seed
     mixer, rng = Mixer.of(server), stream(seed, "requests")
     tally = Tally(server, facts, seed)
     batches: list[list[Served]] = []
     for call in range(calls):
         units = mixer.batch(call, rng)
-        for requests in _split([r for unit in units for r in unit], facts.max_batch):
-            rows = server.serve(requests)
+        for number, requests in enumerate(_split([r for unit in units for r in unit], facts.max_batch)):
+            rows = _in_a_shard(server, requests, context.shards, derive(seed, "rows", call, number))
             tally.add(rows)
             if call < SERVED_AGAIN:
                 batches.append(rows)
@@ -86,6 +88,25 @@ def _split(requests: Sequence[Request], most: int | None) -> Iterable[list[Reque
     """Requests in batches of at most ``most``."""
     size = most or len(requests)
     return (list(requests[i : i + size]) for i in range(0, len(requests), size))
+
+
+def _in_a_shard(server: Server, requests: Sequence[Request], shards: Shards, seed: int) -> list[Served]:
+    """Serve a batch, or read what it got before a kill. Rows without a seed draw from a stream that is seeded for the batch."""
+
+    def draw() -> list[Served]:
+        with seeded(seed):
+            return server.serve(requests)
+
+    def pack(rows: list[Served]) -> Shard:
+        tokens = {str(i): np.array(row.tokens, np.int64) for i, row in enumerate(rows)}
+        return Shard({"wrong": [row.wrong for row in rows], "greedy": [row.greedy for row in rows]}, tokens)
+
+    def unpack(shard: Shard) -> list[Served]:
+        facts = zip(requests, shard.facts["wrong"], shard.facts["greedy"], strict=True)
+        return [Served(r, tuple(shard.arrays[str(i)].tolist()), w, g) for i, (r, w, g) in enumerate(facts)]
+
+    asked = {"what": "mixed batch", "seed": seed, "requests": derive(seed, repr(list(requests)))}
+    return shards.drawn(asked, draw, Form(pack, unpack))
 
 
 class Tally:

@@ -38,6 +38,14 @@ class Sample:
     counts_known: bool = True
     reported: list[tuple[Tokens, list[int]]] = field(default_factory=list)
     """For decoders that report it: tokens and accepted counts per round, row by row."""
+    arrays: list[Ints] = field(default_factory=list, compare=False, repr=False)
+    """The sequences once more, as they came out of each call, (B, L); empty where they did not come as arrays."""
+
+    def add(self, tokens: Ints) -> None:
+        """Add the sequences (B, L) of one call."""
+        self.sequences.extend(map(tuple, tokens.tolist()))
+        self.calls.append(len(tokens))
+        self.arrays.append(tokens)
 
     def count(self, counts: Ints, k: int, first_round: bool) -> None:
         """Add one round in which ``counts`` (B,) tokens were emitted per row."""
@@ -148,8 +156,7 @@ def _sample_rounds(
                 out.count(counts, k, first)
                 ends[unfinished] += counts
                 unfinished, first = np.flatnonzero(ends < start + length), False
-            out.sequences.extend(map(tuple, ids[:, start : start + length].tolist()))
-            out.calls.append(len(ids))
+            out.add(ids[:, start : start + length])
     return out
 
 
@@ -175,8 +182,7 @@ def sample_step(step: Step, pair: Pair, n: int, length: int, seed: int) -> Sampl
                     ids[now[on], shortest + j] = tokens[on, j]
                 out.count(counts, step.k, shortest == start)
                 ends[now] += counts
-            out.sequences.extend(map(tuple, ids[:, start : start + length].tolist()))
-            out.calls.append(len(ids))
+            out.add(ids[:, start : start + length])
     return out
 
 
@@ -213,15 +219,16 @@ def sample_decoder(
     name: str,
     max_batch: int | None,
     small: bool = False,
+    made: int = 0,
 ) -> list[Sample]:
     """About ``n`` sequences of ``length`` tokens in all, one :class:`Sample` per prompt (P, T).
 
     Rows of one call hold different prompts wherever the decoder takes more than one row, so that rows that are mixed up show
-    in the law. Every call has a seed of its own.
+    in the law. Every call has a seed of its own. made: rows that were made before, after which prompts are dealt on.
     """
     kinds = len(prompts)
     samples = [Sample(counts_known=False) for _ in range(kinds)]
-    made = call = 0
+    call = 0
     eos = getattr(decoder, "eos_id", None)
     with seeded(derive(seed, "decoder")):
         for batch in _batches(n, min(max_batch or 2048, 2048, max(n, 1)), small):
@@ -231,17 +238,18 @@ def sample_decoder(
                 raw = decoder.generate(prompts[kind], length, seed=call_seed)
                 result = normalise_generated(raw, batch, length, decoder.vocab_size, eos, name)
             accepted = None if result.accepted is None else result.accepted.tolist()
-            for r, tokens in enumerate(result.tokens.tolist()):
+            for r, tokens in enumerate(map(tuple, result.tokens.tolist())):
                 sample = samples[kind[r]]
-                sample.sequences.append(tuple(tokens))
+                sample.sequences.append(tokens)
                 if accepted is not None:
                     counts = [c for c in accepted[r] if c >= 0]
                     sample.counts_known = True
-                    sample.reported.append((tuple(tokens), counts))
+                    sample.reported.append((tokens, counts))
                     sample.accepted += sum(counts)
                     sample.later_rounds += max(0, len(counts) - 1)
             for number, sample in enumerate(samples):
                 sample.calls.append(kind.count(number))
+                sample.arrays.append(result.tokens.numpy()[np.array(kind) == number])
             made += batch
             call += 1
     return samples

@@ -7,23 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from specverify.checks import greedy
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
 from specverify.checks.going_on import Goal, go_on
+from specverify.checks.in_shards import sampled_decoder, sampled_part
 from specverify.checks.own_tokens import MOST_PROBABILITIES, OwnTokens, decoder_laws, decoder_prompts
 from specverify.checks.pair_tokens import PairTokens, wealth
-from specverify.checks.sampling import Sample, coverage, sample_decoder, sample_step, sample_tree_verifier, sample_verifier
+from specverify.checks.sampling import Sample, coverage
 from specverify.evidence.cells import NextLaws, grow, sort_into
 from specverify.evidence.measurements import AnyMeasurement, CellMeasurement, rounded
 from specverify.evidence.multinomial import CellGroup
 from specverify.evidence.wealth import WealthMeasurement
-from specverify.laws import Array, Ints, Pair, TableModel, Tokens
+from specverify.laws import Array, Ints, TableModel, Tokens
 from specverify.pairs import named_pair, pair_for
 from specverify.randomness import derive
-from specverify.subjects import Decoder, DecoderLike, Step, Verifier
-from specverify.tables import torch_models
+from specverify.subjects import Decoder, DecoderLike, Step
 from specverify.trees import TreeVerifier
 
 NAME = "sequence"
@@ -115,7 +114,7 @@ def run(planned: Planned, context: Context) -> Found:
     part, params = context.part, planned.params
     pair = pair_for(part.facts.rule, named_pair(params["v"], params["k"], seed=params.get("seed", 0)))
     target = rounded(pair.target, part.facts.dtype)
-    sample = _sample_part(part, pair, params["draws"], params["length"], context.seed, small="small" in params)
+    sample = sampled_part(context, pair, params["draws"], params["length"], context.seed, small="small" in params)
     d = part.facts.logit_tolerance
     measurements = judge_sample(sample, table_laws(target, pair.prompt), params["length"], tolerance=d)
     return Found((*with_bets(wealth(sample, pair, target, context.seed, d), measurements), coverage(sample)))
@@ -129,7 +128,7 @@ def _go_on(planned: Planned, context: Context) -> Found:
     everything = Sample()
 
     def add(sequences: int, call: int) -> None:
-        sample = _sample_part(part, pair, sequences, params["length"], derive(context.seed, "sample", call), small=False)
+        sample = sampled_part(context, pair, sequences, params["length"], derive(context.seed, "sample", call))
         tokens.see(sample)
         everything.count_all(sample)
 
@@ -146,8 +145,7 @@ def _own_models_go_on(planned: Planned, context: Context, decoder: DecoderLike) 
     everything = Sample(counts_known=False)
 
     def add(sequences: int, call: int) -> None:
-        seed, most = derive(context.seed, "sample", call), part.facts.max_batch
-        samples = sample_decoder(decoder, prompts, sequences, params["length"], seed, name=part.name, max_batch=most)
+        samples = sampled_decoder(context, decoder, prompts, sequences, params["length"], derive(context.seed, "sample", call))
         own.see(samples)
         for sample in samples:
             if sample.sequences:
@@ -166,23 +164,6 @@ def _own_models_go_on(planned: Planned, context: Context, decoder: DecoderLike) 
 def with_bets(bets: WealthMeasurement, cells: list[AnyMeasurement]) -> tuple[AnyMeasurement, ...]:
     """Put the bets first, whose words name the fault; but where a token cannot come at all the cells tell which."""
     return (*cells, bets) if bets.impossible else (bets, *cells)
-
-
-def _sample_part(part: Part, pair: Pair, draws: int, length: int, seed: int, *, small: bool) -> Sample:
-    if isinstance(part, Decoder):
-        assert part.build is not None
-        decoder = part.build(*torch_models(pair, part.facts.torch_dtype), pair.k)
-        prompts = torch.tensor([pair.prompt], dtype=torch.int64)
-        (sample,) = sample_decoder(
-            decoder, prompts, draws, length, seed, name=part.name, max_batch=part.facts.max_batch, small=small
-        )
-        return sample
-    if isinstance(part, Step):
-        return sample_step(part, pair, draws, length, seed)
-    if isinstance(part, TreeVerifier):
-        return sample_tree_verifier(part, pair, draws, length, seed, small=small)
-    assert isinstance(part, Verifier)
-    return sample_verifier(part, pair, draws, length, seed, small=small)
 
 
 def table_laws(model: TableModel, prompt: Tokens) -> NextLaws:
@@ -238,9 +219,7 @@ def _own_models(planned: Planned, context: Context, decoder: DecoderLike) -> Fou
     name, length, d = context.part.name, planned.params["length"], context.part.facts.logit_tolerance
     prompts = decoder_prompts(decoder, context.seed)
     eos = getattr(decoder, "eos_id", None)
-    samples = sample_decoder(
-        decoder, prompts, planned.params["draws"], length, context.seed, name=name, max_batch=context.part.facts.max_batch
-    )
+    samples = sampled_decoder(context, decoder, prompts, planned.params["draws"], length)
     joint: list[AnyMeasurement] = []
     by_depth: list[list[CellGroup]] = [[] for _ in range(length)]
     for number, (prompt, sample) in enumerate(zip(prompts, samples, strict=True)):

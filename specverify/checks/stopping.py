@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 
 from specverify.checks.base import Context, Found, Part, Planned, Settings, Skipped
+from specverify.checks.in_shards import sampled_decoder
 from specverify.checks.own_tokens import MOST_PROBABILITIES, OwnTokens, decoder_prompts
-from specverify.checks.sampling import sample_decoder
 from specverify.evidence.measurements import AnyMeasurement, LawMeasurement, ViolationMeasurement
 from specverify.exact import decoder_emission
 from specverify.laws import Tokens
@@ -91,9 +91,7 @@ def _own_models(planned: Planned, context: Context) -> Found:
     prompts = decoder_prompts(decoder, context.seed)
     if context.part.facts.max_batch == 1:
         rows = min(rows, 24)
-    samples = sample_decoder(
-        decoder, prompts, rows, length, context.seed, name=context.part.name, max_batch=context.part.facts.max_batch
-    )
+    samples = sampled_decoder(context, decoder, prompts, rows, length)
     sequences = [s for sample in samples for s in sample.sequences]
     bad = [s for s in sequences if eos is not None and after_eos(s, int(eos))]
     notes = () if eos is not None else ("the decoder declares no eos_id; only the number of tokens was checked",)

@@ -1,11 +1,18 @@
 """The suites as a product: options, skips with reasons, evidence under xdist, failures that explain themselves."""
 
 import json
+import os
+import types
 from pathlib import Path
 
 import pytest
+import subjects_for_tests
 
+from specverify import pytest_plugin
 from specverify.certificate import load, recheck
+from specverify.certify import certify
+from specverify.checks.base import BUDGETS, Settings
+from specverify.plan import plan_for
 
 HERE = Path(__file__).parent
 SUITE = """
@@ -24,7 +31,7 @@ def test_controls(planned, judge):
 @pytest.fixture
 def suite(pytester, monkeypatch):
     """A folder with one suite over all checks, run in a process of its own."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")])))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("SPECVERIFY_SUBJECT", raising=False)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
@@ -73,6 +80,79 @@ def test_checks_that_do_not_apply_skip_with_the_reason(suite):
     )
     assert result.ret == 0
     result.stdout.fnmatch_lines(["*a single round does not stop*"])
+
+
+BREAKABLE = """
+from pathlib import Path
+import specverify
+from subjects_for_tests import token_rejection
+
+@specverify.verifier
+def breakable(draft_tokens, draft_probs, target_probs):
+    if Path("broken").exists():
+        raise RuntimeError("broken")
+    return token_rejection(draft_tokens, draft_probs, target_probs)
+"""
+
+
+def test_a_resumed_run_judges_only_what_was_not_judged(suite, monkeypatch):
+    """What was judged counts as it came out, failed or passed, and is not run again; in one process and in two workers.
+
+    Where it was judged does not matter: here one test was judged by the command.
+    """
+    monkeypatch.chdir(suite.path)
+    (suite.path / "breakable.py").write_text(BREAKABLE)
+    given = ["--specverify-subject", "breakable.py:breakable"]
+    broken = suite.path / "broken"
+    broken.write_text("")
+    certify("breakable.py:breakable", Settings(BUDGETS["smoke"]), out=Path("run"), only="acceptance")
+    broken.unlink()
+    both = [*given, "-k", "(acceptance or sequence) and breakable and (exact or V3-K2)", "--specverify-resume", "run"]
+    result = suite(*both, "-n", "2")
+    result.assert_outcomes(failed=1, passed=2)
+    kept = (suite.path / "run" / "evidence.jsonl").read_bytes()
+    assert len(list((suite.path / "run" / "shards").glob("*.log"))) >= 1
+    broken.write_text("")
+    result = suite(*both)
+    result.assert_outcomes(failed=1, passed=2)
+    result.stdout.fnmatch_lines(["*raised RuntimeError: broken*"])
+    assert (suite.path / "run" / "evidence.jsonl").read_bytes() == kept
+    certificate = recheck(load(suite.path / "run" / "certificate.json"))
+    assert [e.verdict for e in certificate.evidence] == ["error", "certified", "certified"]
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A controller's configuration over a plan of the verifier ``good``, as far as a run needs it."""
+
+    def make(**options):
+        given = {"--specverify-out": None, "--specverify-resume": None, "--specverify-seed": 0, **options}
+        made = types.SimpleNamespace(getoption=given.get, rootpath=tmp_path, stash=pytest.Stash())
+        made.stash[pytest_plugin._plan_key] = plan_for(
+            subjects_for_tests.good, "good", Settings(BUDGETS["smoke"], seed=given["--specverify-seed"])
+        )
+        return made
+
+    return make
+
+
+def test_folders_that_cannot_be_used_are_usage_errors_and_left_alone(config, tmp_path, monkeypatch):
+    """One that is not there, two at once, one that another run holds, one of another plan: each is said in one line."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(pytest.UsageError, match="there is no run to resume in nowhere"):
+        pytest_plugin._run(config(**{"--specverify-resume": "nowhere"}))
+    with pytest.raises(pytest.UsageError, match="leave --specverify-out out"):
+        pytest_plugin._run(config(**{"--specverify-resume": ".", "--specverify-out": "run"}))
+    held = pytest_plugin._run(config(**{"--specverify-out": "run"}))
+    before = Path("run/evidence.jsonl").read_bytes()
+    for option in ("--specverify-out", "--specverify-resume"):
+        with pytest.raises(pytest.UsageError, match=rf"run is in use: process {os.getpid()} on"):
+            pytest_plugin._run(config(**{option: "run"}))
+    held.close()
+    with pytest.raises(pytest.UsageError, match=r"belongs to other settings \(seed was 0, is 1\)"):
+        pytest_plugin._run(config(**{"--specverify-resume": "run", "--specverify-seed": 1}))
+    assert Path("run/evidence.jsonl").read_bytes() == before
+    pytest_plugin._run(config(**{"--specverify-resume": "run"})).close()
 
 
 @pytest.mark.parametrize(
