@@ -6,6 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from specverify.asserting import check_exact
+    from specverify.errors import NotExact, NotJudged
+    from specverify.parametrizing import parametrize_with_checks
     from specverify.subjects import Decoder, Emitted, Facts, Generated, Request, Step, Verifier, decoder, step, verifier
     from specverify.trees import Tree, TreeVerifier, tree_verifier
     from specverify.unknown_law import OnOff, on_off
@@ -17,6 +20,8 @@ __all__ = [
     "Emitted",
     "Facts",
     "Generated",
+    "NotExact",
+    "NotJudged",
     "OnOff",
     "Request",
     "Step",
@@ -24,20 +29,27 @@ __all__ = [
     "TreeVerifier",
     "Verifier",
     "__version__",
+    "check_exact",
     "decoder",
     "on_off",
+    "parametrize_with_checks",
     "step",
     "tree_verifier",
     "verifier",
 ]
 
-_TREES = ("Tree", "TreeVerifier", "tree_verifier")
-_UNKNOWN_LAW = ("OnOff", "on_off")
+_HOME = {
+    **dict.fromkeys(("Tree", "TreeVerifier", "tree_verifier"), "trees"),
+    **dict.fromkeys(("OnOff", "on_off"), "unknown_law"),
+    **dict.fromkeys(("NotExact", "NotJudged"), "errors"),
+    "check_exact": "asserting",
+    "parametrize_with_checks": "parametrizing",
+}
+"""Modules of the names that do not stand in ``specverify.subjects``."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import the subject helpers on first use, so that ``import specverify`` stays light."""
+    """Import what is used on first use, so that ``import specverify`` stays light."""
     if name in __all__:
-        module = "trees" if name in _TREES else "unknown_law" if name in _UNKNOWN_LAW else "subjects"
-        return getattr(import_module(f"specverify.{module}"), name)
+        return getattr(import_module(f"specverify.{_HOME.get(name, 'subjects')}"), name)
     raise AttributeError(f"module 'specverify' has no attribute {name!r}")

@@ -121,24 +121,16 @@ def specverify_runner(request: pytest.FixtureRequest) -> Runner:
 @pytest.fixture
 def judge(request: pytest.FixtureRequest, specverify_runner: Runner) -> Callable[[Planned], None]:
     """Run a planned test, record its evidence, and fail unless it came out as a sound run needs it."""
-    from specverify.evidence.measurements import OutcomeMeasurement
+    from specverify.showing import failure, why_skipped
 
     def run(planned: Planned) -> None:
         evidence = specverify_runner.run(planned)
         # As text: pytest-xdist sends nothing but plain types, and a number of another kind would end the worker.
         request.node.user_properties.append((EVIDENCE, json.dumps(evidence.to_json())))
-        if evidence.verdict == evidence.expected:
-            return
-        reasons = [j.reason for j in evidence.judgements() if j.verdict == evidence.verdict]
         if evidence.verdict == "skipped":
-            pytest.skip("; ".join([*reasons, *evidence.notes]))
-        lines = [f"{evidence.verdict} (expected {evidence.expected}): {evidence.question}", *reasons]
-        if evidence.counterexample is not None:
-            lines += ["", *evidence.counterexample["lines"], "", "run it yourself:", evidence.counterexample["snippet"]]
-        lines += [
-            f"reproduce: {m.reproduce}" for m in evidence.measurements if isinstance(m, OutcomeMeasurement) and m.reproduce
-        ]
-        pytest.fail("\n".join(lines), pytrace=False)
+            pytest.skip(why_skipped(evidence))
+        if evidence.verdict != evidence.expected:
+            pytest.fail(failure(evidence), pytrace=False)
 
     return run
 
