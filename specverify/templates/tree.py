@@ -5,9 +5,10 @@ from torch import Tensor
 
 import specverify
 
-# The decorator says which trees are drafted for the rule: branching=(2, 1) is two children of the root with one child each,
-# parents=[-1, -1, 0] any other shape. children="with replacement", "without replacement" or "top-k" says how siblings are
-# drawn, returns="tokens", "nodes", "flat", "best path" or "distribution" what the rule gives back (docs/subjects.md).
+# The decorator says which trees are drafted for the rule: parents=(-1, -1, 0) is two children of the root, the first with a
+# child of its own; branching=(2, 1) would be two children with one child each. children="with replacement", "without
+# replacement" or "top-k" says how siblings are drawn, returns="tokens", "nodes", "flat", "best path" or "distribution" what
+# the rule gives back (docs/subjects.md).
 #
 # For B rows and N nodes the rule is handed
 #     tree.tokens (B, N); tree.draft_probs (B, N, V), the law each node was really drawn from, None for top-k
@@ -15,7 +16,9 @@ import specverify
 #     target_probs (B, N+1, V): row 0 after the prefix, row i+1 after the path of node i
 
 
-@specverify.tree_verifier(name="my tree rule", branching=(2, 1), children="without replacement", returns="tokens", max_batch=1)
+@specverify.tree_verifier(
+    name="my tree rule", parents=(-1, -1, 0), children="without replacement", returns="tokens", max_batch=1
+)
 def subject(tree: specverify.Tree, target_probs: Tensor) -> list[list[int]]:
     """Emit the tokens of the accepted path and one more."""
     # --- yours from here: one row, since max_batch=1; without it a batch of rows is handed

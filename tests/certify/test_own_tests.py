@@ -50,7 +50,7 @@ def states():
 
 
 def test_the_page_on_own_tests_certifies_and_refutes_as_it_says(tmp_path, monkeypatch, capsys):
-    """Its lines in a notebook return a certificate, print a refutation with code that runs, and leave all streams as they were."""
+    """Its lines in a notebook return a certificate and print a refutation, and leave all random streams as they were."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
@@ -121,9 +121,11 @@ class Reader(HTMLParser):
         self.tags, self.text = [], ""
 
     def handle_starttag(self, tag, attrs):
+        """One more element."""
         self.tags.append(tag)
 
     def handle_data(self, data):
+        """Text as it is shown."""
         self.text += data
 
 
@@ -152,10 +154,9 @@ def test_a_test_file_of_ones_own_has_a_test_per_planned_test(pytester, monkeypat
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     pytester.makepyfile(mine=BLOCKS["mine.py"])
-    wrong = BLOCKS["test_mine.py"].replace("import specverify\n", "import specverify, torch\n", 1)
-    wrong = wrong.replace("\n\n@spec", "\n\n" + BLOCKS["hopeful"].partition("\n\n\ntry")[0] + "\n\n\n@spec").replace(
-        "[mine]", "[hopeful]"
-    )
+    rule = BLOCKS["hopeful"].partition("\n\n\ntry")[0]
+    wrong = f"import torch\nimport specverify\n\n{rule}\n\n\n" + BLOCKS["test_mine.py"].partition("\n\n\n")[2]
+    wrong = wrong.replace("[mine]", "[hopeful]")
     pytester.makepyfile(test_right=BLOCKS["test_mine.py"], test_wrong=wrong)
     chosen = ["-k", "named or acceptance or (fault and stale_bonus) or naive_accept_resample"]
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "-v", *chosen, "--strict-markers")
