@@ -1,9 +1,12 @@
 """``specverify init``: adapters are certified as they stand, a fault in one is refuted, and no file is lost."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import specverify
 from specverify.certify import Runner
 from specverify.checks.base import BUDGETS, Planned, Settings
 from specverify.cli import main
@@ -74,6 +77,17 @@ def test_an_adapter_says_where_ones_own_code_goes(kind):
     assert text.count("# --- to here") == 1
     assert text.index("# --- yours from here") < text.index("# --- to here")
     assert "THIS_FILE" not in text
+
+
+def test_every_kind_has_its_adapter_and_its_line_in_the_documents():
+    """The files of the folder, the kinds, the faults tried here and the table in docs/subjects.md name the same."""
+    root = Path(specverify.__file__).parent
+    assert {path.stem for path in (root / "templates").glob("*.py")} - {"__init__"} == set(KINDS) == set(FAULTS)
+    page = (Path(__file__).parents[2] / "docs" / "subjects.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| .* \| \[.*\]\(#(.*)\) \|$", page, re.MULTILINE)
+    assert [kind for kind, _ in rows] == list(KINDS)
+    headings = {re.sub(r"[^a-z -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^##+ (.*)$", page, re.MULTILINE)}
+    assert {anchor for _, anchor in rows} <= headings
 
 
 @pytest.mark.parametrize("arguments", [["init"], ["init", "sampler"]])
