@@ -35,12 +35,8 @@ class MyDecoder:
         generator = torch.Generator().manual_seed(seed)
         made = [self._row(prompt, max_new_tokens, generator) for prompt in prompts.tolist()]
         rounds = max(len(accepted) for _, accepted in made)
-        return specverify.Generated(
-            torch.tensor([tokens for tokens, _ in made]),
-            torch.tensor(
-                [accepted + [-1] * (rounds - len(accepted)) for _, accepted in made]
-            ),  # (B, rounds), -1 behind the end
-        )
+        counts = [accepted + [-1] * (rounds - len(accepted)) for _, accepted in made]  # (B, rounds), -1 behind a row's end
+        return specverify.Generated(torch.tensor([tokens for tokens, _ in made]), torch.tensor(counts))
 
     def _row(self, prompt: list[int], wanted: int, generator: torch.Generator) -> tuple[list[int], list[int]]:
         ids, accepted = list(prompt), []

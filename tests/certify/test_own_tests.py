@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import specverify
+from specverify.asserting import undisturbed
 from specverify.certificate import Certificate
 from specverify.evidence.ledger import Ledger
 from specverify.evidence.measurements import OutcomeMeasurement
@@ -69,7 +70,22 @@ def test_the_page_on_own_tests_certifies_and_refutes_as_it_says(tmp_path, monkey
     assert "smallest counterexample" in printed
 
 
-def test_a_refutation_is_an_assertion_error_that_ends_after_its_check(tmp_path):
+def test_streams_and_threads_are_given_back_whatever_a_subject_draws_from():
+    """Within, there is one thread; draws from torch, numpy and Python are forgotten afterwards, also after an error."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        before = states()
+        with pytest.raises(KeyError), undisturbed():
+            assert torch.get_num_threads() == 1
+            torch.rand(3), random.random(), np.random.rand(3)
+            raise KeyError
+        assert states() == before
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_refutation_is_an_assertion_error_that_ends_after_its_check():
     """The message holds sentence, counterexample and a snippet that runs as it stands; later checks were not run."""
     with pytest.raises(AssertionError) as caught:
         specverify.check_exact(hopeful)
