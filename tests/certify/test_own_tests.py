@@ -3,6 +3,7 @@
 import random
 import re
 import sys
+import types
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +17,8 @@ from specverify.asserting import undisturbed
 from specverify.certificate import Certificate
 from specverify.evidence.ledger import Ledger
 from specverify.evidence.measurements import OutcomeMeasurement
+from specverify.loading import load_subject
+from specverify.naming import named_subject
 from specverify.parametrizing import Check, parametrize_with_checks
 from specverify.record import Evidence
 
@@ -70,16 +73,22 @@ def test_the_page_on_own_tests_certifies_and_refutes_as_it_says(tmp_path, monkey
     assert "smallest counterexample" in printed
 
 
+def drawn_and_failed():
+    """Draw from every library and end in an error."""
+    with undisturbed():
+        assert torch.get_num_threads() == 1
+        torch.rand(3), random.random(), np.random.rand(3)
+        raise KeyError
+
+
 def test_streams_and_threads_are_given_back_whatever_a_subject_draws_from():
     """Within, there is one thread; draws from torch, numpy and Python are forgotten afterwards, also after an error."""
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
     try:
         before = states()
-        with pytest.raises(KeyError), undisturbed():
-            assert torch.get_num_threads() == 1
-            torch.rand(3), random.random(), np.random.rand(3)
-            raise KeyError
+        with pytest.raises(KeyError):
+            drawn_and_failed()
         assert states() == before
     finally:
         torch.set_num_threads(threads)
@@ -116,6 +125,24 @@ def test_what_cannot_be_judged_is_another_error(monkeypatch):
         specverify.check_exact(matching, budget="large")
     with pytest.raises(specverify.errors.UsageError, match="must lie between 0 and 1"):
         specverify.check_exact(matching, alpha=2)
+
+
+def test_a_subject_at_hand_is_named_so_that_it_can_be_loaded(tmp_path, monkeypatch):
+    """By its file, by its package, by the notebook that holds it, else after itself; a name stays as it is given."""
+    assert named_subject(matching)[1].endswith("test_own_tests.py:matching")
+    assert load_subject(named_subject(matching)[1]).name == "matching"
+    monkeypatch.chdir(ROOT)
+    assert named_subject(matching)[1] == "tests/certify/test_own_tests.py:matching"
+    inside = load_subject("specverify.templates.step:subject")
+    assert named_subject(inside) == (inside, "specverify.templates.step:subject")
+    in_notebook = specverify.verifier(name="cell")(lambda d, q, p: d)
+    assert named_subject(in_notebook) == (in_notebook, "cell")
+    notebook = types.ModuleType("notebook_for_this_test")
+    notebook._ = notebook.rule = in_notebook
+    monkeypatch.setitem(sys.modules, "notebook_for_this_test", notebook)
+    assert named_subject(in_notebook)[1] == "notebook_for_this_test:rule"
+    assert load_subject("notebook_for_this_test:rule") is in_notebook
+    assert named_subject("specverify.templates.step")[1] == "specverify.templates.step"
 
 
 def few_tests(chosen):
