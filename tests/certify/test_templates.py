@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from specverify.loading import load_subject
 from specverify.plan import Plan, plan_for
 from specverify.templates import KINDS, template
 
+LIGHT = Settings(replace(BUDGETS["smoke"], sequences=2000, single=500, pairs=2500))
+"""A third of the draws of smoke, for adapters and for their faults alike."""
 FAULTS = {
     "verifier": ("residual = (target_probs[:, :K] - draft_probs).clamp(min=0)", "residual = target_probs[:, :K]"),
     "given": ("residual = np.clip(p[place] - q[place], 0, None)", "residual = p[place]"),
@@ -50,7 +53,7 @@ def test_every_adapter_is_certified_as_it_is_written(kind, tmp_path, capsys):
     file = f"my_{kind}.py"
     assert f"specverify certify {file} --budget smoke" in said
     assert f"specverify certify {file}``" in (tmp_path / file).read_text()
-    plan = plan_for(load_subject(file), file, Settings(BUDGETS["smoke"]))
+    plan = plan_for(load_subject(file), file, LIGHT)
     runner = Runner(plan)
     verdicts = {planned.test: runner.run(planned).verdict for planned in first_tests(plan)}
     assert set(verdicts.values()) <= {"certified", "skipped"}, verdicts
@@ -64,7 +67,7 @@ def test_a_fault_in_one_line_of_an_adapter_is_refuted(kind, tmp_path):
     text = template(kind, "faulty.py")
     assert text.count(right) == 1
     (tmp_path / "faulty.py").write_text(text.replace(right, wrong))
-    plan = plan_for(load_subject("faulty.py"), "faulty.py", Settings(BUDGETS["smoke"]))
+    plan = plan_for(load_subject("faulty.py"), "faulty.py", LIGHT)
     runner = Runner(plan)
     assert any(runner.run(planned).verdict == "refuted" for planned in first_tests(plan))
 
