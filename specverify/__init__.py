@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specverify.adapters.process import process_subject
+    from specverify.asserting import check_exact
+    from specverify.errors import NotExact, NotJudged
+    from specverify.parametrizing import parametrize_with_checks
     from specverify.subjects import Decoder, Emitted, Facts, Generated, Request, Step, Verifier, decoder, step, verifier
     from specverify.trees import Tree, TreeVerifier, tree_verifier
     from specverify.unknown_law import OnOff, on_off
@@ -18,6 +21,8 @@ __all__ = [
     "Emitted",
     "Facts",
     "Generated",
+    "NotExact",
+    "NotJudged",
     "OnOff",
     "Request",
     "Step",
@@ -25,24 +30,29 @@ __all__ = [
     "TreeVerifier",
     "Verifier",
     "__version__",
+    "check_exact",
     "decoder",
     "on_off",
+    "parametrize_with_checks",
     "process_subject",
     "step",
     "tree_verifier",
     "verifier",
 ]
 
-_ELSEWHERE = {
+_HOME = {
     **dict.fromkeys(("Tree", "TreeVerifier", "tree_verifier"), "trees"),
     **dict.fromkeys(("OnOff", "on_off"), "unknown_law"),
+    **dict.fromkeys(("NotExact", "NotJudged"), "errors"),
+    "check_exact": "asserting",
+    "parametrize_with_checks": "parametrizing",
     "process_subject": "adapters.process",
 }
-"""Modules of those helpers that are not in ``specverify.subjects``."""
+"""Modules of the names that do not stand in ``specverify.subjects``."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import the subject helpers on first use, so that ``import specverify`` stays light."""
+    """Import what is used on first use, so that ``import specverify`` stays light."""
     if name in __all__:
-        return getattr(import_module(f"specverify.{_ELSEWHERE.get(name, 'subjects')}"), name)
+        return getattr(import_module(f"specverify.{_HOME.get(name, 'subjects')}"), name)
     raise AttributeError(f"module 'specverify' has no attribute {name!r}")

@@ -25,6 +25,7 @@ from specverify.evidence.measurements import (
     Verdict,
     worst,
 )
+from specverify.notebook import as_html, as_markdown
 from specverify.record import CONTROL, Evidence, control_share
 from specverify.runs.store import cannot_write
 from specverify.sentence import sentence
@@ -116,6 +117,14 @@ class Certificate:
             "timing": None if self.timing is None else dict(self.timing),
         }
         return {**body, "digest": digest(body)}
+
+    def _repr_html_(self) -> str:
+        """The certificate as notebooks show it."""
+        return as_html(self)
+
+    def _repr_markdown_(self) -> str:
+        """The same for front ends that show Markdown."""
+        return as_markdown(self)
 
     def write(self, path: Path) -> None:
         """Write ``certificate.json`` atomically. Errors: FolderError when there is no room; one that was there stays."""

@@ -1,10 +1,11 @@
-"""The ``specverify`` command: certify, recheck, runs, report, bench, faults."""
+"""The ``specverify`` command: init, certify, recheck, runs, report, bench, faults."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -49,6 +50,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="specverify", description="Certify that a speculative decoder samples exactly from its target model.")
     parser.add_argument("--version", action="version", version=f"specverify {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+
+    init = commands.add_parser(
+        "init",
+        help="write an adapter to begin with, for a kind of subject",
+        description="Write an adapter for a kind of subject. It is certified as it stands and says which lines to replace.",
+    )
+    init.add_argument("kind", nargs="?", default=None, metavar="KIND", help="the kind of subject; listed when it is left out")
+    init.add_argument("--out", type=Path, default=None, metavar="FILE", help="file to write (default my_KIND.py)")
 
     certify = commands.add_parser(
         "certify",
@@ -119,7 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
-        return {"certify": _certify, "recheck": _recheck, "runs": _runs, "faults": _faults}[options.command](options)
+        chosen = {"init": _init, "certify": _certify, "recheck": _recheck, "runs": _runs, "faults": _faults}
+        return chosen[options.command](options)
     except UsageError as error:
         say(f"specverify: {error}", sys.stderr)
         return USAGE_ERROR
@@ -132,6 +142,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("\nspecverify: interrupted; what was drawn and judged is kept, continue with --resume", sys.stderr)
         return 130
+
+
+def _init(options: argparse.Namespace) -> int:
+    from specverify.templates import listing, write_template
+
+    if options.kind is None:
+        raise UsageError(f"say which kind of subject it is: specverify init KIND, with KIND one of\n{listing()}")
+    path = write_template(options.kind, options.out)
+    say(f"{path} is an adapter that is certified as it stands; put your own code where it says so")
+    say(f"judge it with: specverify certify {shlex.quote(str(path))} --budget smoke")
+    return 0
 
 
 def _certify(options: argparse.Namespace) -> int:
@@ -228,46 +249,21 @@ class _progress:  # noqa: N801 - used like a function
 
 def _summary(certificate: Any) -> str:
     """The outcome as a short table, the smallest counterexample, and the sentence."""
-    lines = [""]
+    from specverify.showing import counterexample_lines, reproductions, rows_of
+
     own = [e for e in certificate.evidence if e.expected == "certified"]
-    controls = [e for e in certificate.evidence if e.expected == "refuted"]
-    width = max((len(e.check) for e in own), default=8)
-    for check in dict.fromkeys(e.check for e in own):
-        verdicts = [e.verdict for e in own if e.check == check]
-        counted = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
-        lines.append(f"  {check:<{width}}  {counted}")
-    if controls:
-        caught = sum(e.verdict == "refuted" for e in controls)
-        lines.append(f"  {'controls':<{width}}  {caught} of {len(controls)} runs of known-bad rules refuted")
-    shown = _counterexample(own)
-    if shown:
-        title, smallest = shown
-        lines += ["", f"{title}:", *(f"  {line}" for line in smallest["lines"])]
-        lines += ["", "run it yourself:", *(f"  {line}" for line in smallest["snippet"].splitlines())]
-    for e in own:
-        for m, j in zip(e.measurements, e.judgements(), strict=True):
-            if j.verdict == "error" and getattr(m, "reproduce", ""):
-                lines += ["", f"error in {e.test}: {j.reason}", f"  reproduce: {m.reproduce}"]
+    rows = rows_of(certificate.evidence)
+    width = max((len(check) for check, _ in rows), default=8)
+    lines = ["", *(f"  {check:<{width}}  {said}" for check, said in rows)]
+    lines += counterexample_lines(own)
+    for test, reason, again in reproductions(own):
+        lines += ["", f"error in {test}: {reason}", f"  reproduce: {again}"]
     if certificate.missing:
         lines += ["", "only a part of the plan was run, which never certifies"]
         if not own:
             lines[-1] = "nothing of the subject was tested: no test of it has that text in its name, only controls have"
     lines += ["", f"{certificate.verdict.upper()}: {certificate.sentence()}", ""]
     return "\n".join(lines)
-
-
-def _counterexample(own: Sequence[Any]) -> tuple[str, Any] | None:
-    """The smallest counterexample, of a law if there is one, else of the ends of a range; else a failing call."""
-    for verdict, title in (("refuted", "smallest counterexample"), ("error", "a call that fails")):
-        for edges in (False, True):
-            found = [
-                e.counterexample
-                for e in own
-                if e.counterexample is not None and e.verdict == verdict and (e.check == "edges") == edges
-            ]
-            if found:
-                return title, min(found, key=lambda c: len(json.dumps(c["pair"])))
-    return None
 
 
 def _recheck(options: argparse.Namespace) -> int:

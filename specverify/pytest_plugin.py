@@ -187,7 +187,7 @@ def judge(
     A test that a resumed run has judged already is not run again, and comes out as it did.
     """
     from specverify.errors import FolderError
-    from specverify.evidence.measurements import OutcomeMeasurement
+    from specverify.showing import failure, why_skipped
 
     def run(planned: Planned) -> None:
         if planned.test in specverify_done:
@@ -199,18 +199,10 @@ def judge(
                 pytest.fail(str(error), pytrace=False)
             # As text: pytest-xdist sends nothing but plain types, and a number of another kind would end the worker.
             request.node.user_properties.append((EVIDENCE, json.dumps(evidence.to_json())))
-        if evidence.verdict == evidence.expected:
-            return
-        reasons = [j.reason for j in evidence.judgements() if j.verdict == evidence.verdict]
         if evidence.verdict == "skipped":
-            pytest.skip("; ".join([*reasons, *evidence.notes]))
-        lines = [f"{evidence.verdict} (expected {evidence.expected}): {evidence.question}", *reasons]
-        if evidence.counterexample is not None:
-            lines += ["", *evidence.counterexample["lines"], "", "run it yourself:", evidence.counterexample["snippet"]]
-        lines += [
-            f"reproduce: {m.reproduce}" for m in evidence.measurements if isinstance(m, OutcomeMeasurement) and m.reproduce
-        ]
-        pytest.fail("\n".join(lines), pytrace=False)
+            pytest.skip(why_skipped(evidence))
+        if evidence.verdict != evidence.expected:
+            pytest.fail(failure(evidence), pytrace=False)
 
     return run
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -250,6 +250,23 @@ class Decoder:
 Subject: TypeAlias = "Verifier | Step | Decoder | TreeVerifier | OnOff"
 
 
+@overload
+def verifier(function: Callable[..., Any], **options: Any) -> Verifier: ...
+
+
+@overload
+def verifier(
+    function: None = None,
+    *,
+    name: str | None = None,
+    takes: Literal["probs", "logits"] = "probs",
+    counts: Literal["emitted", "accepted"] = "emitted",
+    given: str | Mapping[str, str] | None = None,
+    hands: Hands = "torch",
+    **facts: Any,
+) -> Callable[[Callable[..., Any]], Verifier]: ...
+
+
 def verifier(
     function: Callable[..., Any] | None = None,
     *,
@@ -259,7 +276,7 @@ def verifier(
     given: str | Mapping[str, str] | None = None,
     hands: Hands = "torch",
     **facts: Any,
-) -> Any:
+) -> Verifier | Callable[[Callable[..., Any]], Verifier]:
     """Decorate ``f(draft_tokens, draft_probs, target_probs)`` as a :class:`Verifier`; keywords are :class:`Facts`.
 
     takes="logits" hands log-probabilities instead of probabilities. counts="accepted" says that in a returned pair

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, overload
 
 import torch
 from torch import Tensor
@@ -194,6 +194,25 @@ class TreeVerifier:
             return read_tree_output(raw, tree.tokens, tree.shape, target_probs.shape[-1], self.returns, self.name)
 
 
+@overload
+def tree_verifier(function: Callable[..., Any], **options: Any) -> TreeVerifier: ...
+
+
+@overload
+def tree_verifier(
+    function: None = None,
+    *,
+    branching: Sequence[int] | None = None,
+    parents: Sequence[int] | None = None,
+    children: Children = "with replacement",
+    returns: Returns = "tokens",
+    takes: Literal["probs", "logits"] = "probs",
+    counts: Literal["emitted", "accepted"] = "emitted",
+    name: str | None = None,
+    **facts: Any,
+) -> Callable[[Callable[..., Any]], TreeVerifier]: ...
+
+
 def tree_verifier(
     function: Callable[..., Any] | None = None,
     *,
@@ -205,7 +224,7 @@ def tree_verifier(
     counts: Literal["emitted", "accepted"] = "emitted",
     name: str | None = None,
     **facts: Any,
-) -> Any:
+) -> TreeVerifier | Callable[[Callable[..., Any]], TreeVerifier]:
     """Decorate ``f(tree, target_probs)`` as a :class:`TreeVerifier`; further keywords are :class:`specverify.subjects.Facts`.
 
     The shape is given by ``branching``, (2, 2) for two children of the root with two children each, or by ``parents``.

@@ -1,0 +1,1 @@
+"""Negative controls: known-bad rules, which the same run must refute."""

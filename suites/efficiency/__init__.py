@@ -1,0 +1,1 @@
+"""Accepted counts and what exactness allows of them."""

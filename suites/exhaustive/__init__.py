@@ -1,0 +1,1 @@
+"""Laws computed exactly, by walking every outcome of the randomness."""

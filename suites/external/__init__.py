@@ -1,0 +1,1 @@
+"""Decoders from outside, judged beside the subject."""

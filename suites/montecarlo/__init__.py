@@ -1,0 +1,1 @@
+"""Laws judged by sampling."""

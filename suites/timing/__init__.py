@@ -1,0 +1,1 @@
+"""What speculation is worth on this machine."""
