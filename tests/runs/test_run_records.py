@@ -236,6 +236,20 @@ def test_an_index_that_knows_of_files_that_are_gone_is_emptied(tmp_path: Path) -
     assert counts_in(tmp_path) == {"a/b/c": 4}
 
 
+def test_what_an_orphan_adds_to_an_earlier_file_does_not_count_against_a_later_one(tmp_path: Path) -> None:
+    """A worker that outlives its killed run goes on with its file; in whatever order files are read, the newest says."""
+    orphan = RunShards(tmp_path, KEY, own_index=False)
+    shards = orphan.of("a/b/c")
+    draw_all(shards, 1)
+    newer, _ = stored(tmp_path, 3)
+    for number in range(1, 3):
+        shards.drawn({"i": number}, lambda: [-1], NUMBERS)
+    orphan.close()
+    assert stored(tmp_path, 3) == (newer, [])
+    (tmp_path / INDEX).unlink()
+    assert stored(tmp_path, 3) == (newer, [])
+
+
 def test_an_index_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> None:
     """Nothing is lost by it, and the run goes on."""
     (tmp_path / INDEX).mkdir()
