@@ -132,7 +132,10 @@ class Index:
     def commit(self) -> None:
         """Write what was appended since."""
         self._guarded(self._note)
-        self._guarded(self._tables.commit)
+        self._guarded(self._committed)
+
+    def _committed(self) -> None:
+        self._tables.commit()
 
     def close(self) -> None:
         """Write what was appended since, and let go of the file."""

@@ -257,6 +257,18 @@ def test_an_index_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> No
     assert stored(tmp_path, 3) == (whole, [])
 
 
+def test_an_index_that_fails_on_the_way_is_gone_on_with_in_memory(tmp_path: Path) -> None:
+    """SQLite finds no room, at whatever is done with it: the shards are what counts, and they are all there."""
+    for act in (RunShards.sync, lambda run: run.stored("a/b/c", 1), lambda run: run.index.counts(), RunShards.close):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        run = RunShards(folder, KEY)
+        whole, _ = draw_all(run.of("a/b/c"), 3)
+        run.index._tables.close()  # every call on it fails from now on, as on a disk without room
+        act(run)
+        run.close()
+        assert stored(folder, 3) == (whole, [])
+
+
 def test_a_full_disk_is_said_and_loses_nothing_that_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to do; afterwards every shard is there but the one that did not fit."""
     whole, _ = stored(tmp_path / "whole", 5)
