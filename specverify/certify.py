@@ -211,12 +211,14 @@ def _watch(
         message = f"hangs in code that cannot be interrupted: no answer within {runner.plan.settings.timeout + GRACE:g} s"
         seconds = runner.plan.settings.timeout + GRACE
         evidence = runner.evidence(planned, runner.failed(planned, message), runner.share(planned), seconds)
-        file.add(evidence)
-        certificate = assemble(runner.plan, [*done, evidence])
-        certificate.write(out / "certificate.json")
-        sys.stderr.write(f"specverify: {planned.test} {message}; stopped, continue with --resume {out}\n")
-        sys.stderr.flush()
-        os._exit(3)
+        try:
+            file.add(evidence)
+            certificate = assemble(runner.plan, [*done, evidence])
+            certificate.write(out / "certificate.json")
+            sys.stderr.write(f"specverify: {planned.test} {message}; stopped, continue with --resume {out}\n")
+            sys.stderr.flush()
+        finally:  # even when there is no room left to write to
+            os._exit(3)
 
     timer = threading.Timer(runner.plan.settings.timeout + GRACE, give_up)
     timer.daemon = True

@@ -24,6 +24,11 @@ CREATE TABLE shards (test TEXT, number INTEGER, segment INTEGER, offset INTEGER,
 CREATE TABLE segments (segment INTEGER PRIMARY KEY, bytes INTEGER);
 """
 
+_ENTER = """
+INSERT INTO shards VALUES (?, ?, ?, ?) ON CONFLICT (test, number)
+DO UPDATE SET segment = excluded.segment, offset = excluded.offset WHERE excluded.segment >= shards.segment
+"""
+
 
 class Index:
     """Places of the shards in ``folder``; ``path`` is the index file, None for an index in memory.
@@ -79,11 +84,11 @@ class Index:
         self._tables.commit()
 
     def _enter(self, segment: int, offset: int, end: int, head: dict[str, Any]) -> None:
+        """Note a record; what a later file says counts, also when an orphan of a killed run goes on with an earlier one."""
         if head.get("anew"):
-            self._tables.execute("DELETE FROM shards WHERE test = ?", (head["test"],))
+            self._tables.execute("DELETE FROM shards WHERE test = ? AND segment <= ?", (head["test"], segment))
         elif "number" in head:
-            place = (head["test"], head["number"], segment, offset)
-            self._tables.execute("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?)", place)
+            self._tables.execute(_ENTER, (head["test"], head["number"], segment, offset))
         self._tables.execute("INSERT OR REPLACE INTO segments VALUES (?, ?)", (segment, end))
 
     def enter(self, segment: int, offset: int, end: int, head: dict[str, Any]) -> None:
@@ -127,7 +132,10 @@ class Index:
     def commit(self) -> None:
         """Write what was appended since."""
         self._guarded(self._note)
-        self._guarded(self._tables.commit)
+        self._guarded(self._committed)
+
+    def _committed(self) -> None:
+        self._tables.commit()
 
     def close(self) -> None:
         """Write what was appended since, and let go of the file."""

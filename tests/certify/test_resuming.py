@@ -27,11 +27,12 @@ from specverify.certificate import load, recheck
 from specverify.certify import ANEW, Runner, certify
 from specverify.checks import in_shards
 from specverify.checks.base import BUDGETS, Context, Planned, Settings
-from specverify.checks.sampling import Sample, in_order, sample_decoder
+from specverify.checks.sampling import MOST_ROWS, Sample, in_order, sample_decoder
 from specverify.cli import main
 from specverify.errors import FolderError
 from specverify.evidence_file import EvidenceFile
 from specverify.faults import served
+from specverify.pairs import named_pair
 from specverify.plan import Plan, plan_for
 from specverify.runs.listing import listed, run_in
 from specverify.runs.records import whole_records
@@ -177,8 +178,10 @@ def test_a_sample_in_shards_is_one_sample():
         assert sum(sample.calls) == len(sample.sequences)
     kinds = [kind for _, of_call in in_order(samples) for kind in of_call.tolist()]
     assert kinds == [i % 3 for i in range(2 * rows + 7)]
-    halves = [samples[0].sequences[: rows // 3], samples[0].sequences[rows // 3 : 2 * (rows // 3)]]
-    assert halves[0] != halves[1]
+    (alone,) = in_shards.sampled_decoder(context, decoder, prompts[:1], 2 * rows, 6)
+    assert alone.sequences[:rows] != alone.sequences[rows:]
+    verified = in_shards.sampled_part(Context(subjects.good, "x", SMOKE, 5, 1e-9), named_pair(3, 2), 2 * MOST_ROWS, 5, 5)
+    assert verified.sequences[:MOST_ROWS] != verified.sequences[MOST_ROWS:]
 
 
 @pytest.mark.parametrize(

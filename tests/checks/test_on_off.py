@@ -279,3 +279,24 @@ def test_two_functions_make_a_subject() -> None:
     ):
         with pytest.raises(SubjectError, match=said):
             specverify.on_off(on, **wrong)  # type: ignore[arg-type]
+
+
+def test_no_two_calls_draw_from_the_same_stream() -> None:
+    """A decoder that takes torch's global stream draws other numbers in every call, those of a pair and a replay included."""
+    streams: list[int] = []
+
+    class Global(Modes):
+        """Notes how torch's stream was seeded."""
+
+        def generate(self, prompts: Tensor, max_new_tokens: int, seed: int) -> Tensor:
+            """The same, noted."""
+            streams.append(torch.initial_seed())
+            return super().generate(prompts, max_new_tokens, seed)
+
+        def baseline(self, prompts: Tensor, max_new_tokens: int, seed: int) -> Tensor:
+            """The same, noted."""
+            streams.append(torch.initial_seed())
+            return super().baseline(prompts, max_new_tokens, seed)
+
+    judged(Global(), pairs=40)
+    assert len(streams) == len(set(streams)) == 4 + 3 * 5

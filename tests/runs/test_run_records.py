@@ -236,11 +236,37 @@ def test_an_index_that_knows_of_files_that_are_gone_is_emptied(tmp_path: Path) -
     assert counts_in(tmp_path) == {"a/b/c": 4}
 
 
+def test_what_an_orphan_adds_to_an_earlier_file_does_not_count_against_a_later_one(tmp_path: Path) -> None:
+    """A worker that outlives its killed run goes on with its file; in whatever order files are read, the newest says."""
+    orphan = RunShards(tmp_path, KEY, own_index=False)
+    shards = orphan.of("a/b/c")
+    draw_all(shards, 1)
+    newer, _ = stored(tmp_path, 3)
+    for number in range(1, 3):
+        shards.drawn({"i": number}, lambda: [-1], NUMBERS)
+    orphan.close()
+    assert stored(tmp_path, 3) == (newer, [])
+    (tmp_path / INDEX).unlink()
+    assert stored(tmp_path, 3) == (newer, [])
+
+
 def test_an_index_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> None:
     """Nothing is lost by it, and the run goes on."""
     (tmp_path / INDEX).mkdir()
     whole, _ = stored(tmp_path, 3)
     assert stored(tmp_path, 3) == (whole, [])
+
+
+def test_an_index_that_fails_on_the_way_is_gone_on_with_in_memory(tmp_path: Path) -> None:
+    """SQLite finds no room, at whatever is done with it: the shards are what counts, and they are all there."""
+    for act in (RunShards.sync, lambda run: run.stored("a/b/c", 1), lambda run: run.index.counts(), RunShards.close):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        run = RunShards(folder, KEY)
+        whole, _ = draw_all(run.of("a/b/c"), 3)
+        run.index._tables.close()  # every call on it fails from now on, as on a disk without room
+        act(run)
+        run.close()
+        assert stored(folder, 3) == (whole, [])
 
 
 def test_a_full_disk_is_said_and_loses_nothing_that_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
