@@ -297,7 +297,10 @@ class Engine:
                         if left:
                             self.lose(f"answered {what} before it had read it to its end: {_shown(answer)}")
                         if len(answer) > end + 1:
-                            self.lose(f"wrote more than one line in answer to {what}: {_shown(answer[end + 1 :])}")
+                            self.lose(
+                                f"wrote more than one line in answer to {what}: {_shown(answer)}; write answers on stdout, "
+                                "all else on stderr"
+                            )
                         return bytes(answer[:end])
                     if len(answer) > most:
                         self.lose(f"wrote more than {most} bytes in answer to {what}, a line that begins {_shown(answer)}")
