@@ -96,7 +96,7 @@ def breakable(draft_tokens, draft_probs, target_probs):
 
 
 def test_a_resumed_run_judges_only_what_was_not_judged(suite, monkeypatch):
-    """What was judged counts as it came out, failed or passed, and is not run again; in one process and in two workers.
+    """What was judged counts as it came out, failed or passed, and is not run again; in a worker and without one.
 
     Where it was judged does not matter: here one test was judged by the command.
     """
@@ -108,7 +108,7 @@ def test_a_resumed_run_judges_only_what_was_not_judged(suite, monkeypatch):
     certify("breakable.py:breakable", Settings(BUDGETS["smoke"]), out=Path("run"), only="acceptance")
     broken.unlink()
     both = [*given, "-k", "(acceptance or sequence) and breakable and (exact or V3-K2)", "--specverify-resume", "run"]
-    result = suite(*both, "-n", "2")
+    result = suite(*both, "-n", "1")
     result.assert_outcomes(failed=1, passed=2)
     kept = (suite.path / "run" / "evidence.jsonl").read_bytes()
     assert len(list((suite.path / "run" / "shards").glob("*.log"))) >= 1
