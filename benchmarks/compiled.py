@@ -26,21 +26,23 @@ from reference.kv_cache import KVCache, Weights
 from reference.model import Transformer
 from reference.text import prompts
 
+Tensors = list[Tensor]
+
 
 def one_pass(
-    ids: Tensor, keys: Tensor, values: Tensor, bias: Tensor, start: int, embed: Tensor, head: Tensor, matrices: list[Weights]
+    ids: Tensor, keys: Tensors, values: Tensors, bias: Tensor, start: int, embed: Tensor, head: Tensor, matrices: list[Weights]
 ) -> Tensor:
-    """Logits (n, V) of n tokens that go to ``start`` and the places after it; keys and values (layers, H, C, D)."""
-    H, D = keys.shape[1], keys.shape[3]
+    """Logits (n, V) of n tokens that go to ``start`` and the places after it; keys and values (H, C, D) of every layer."""
+    H, _, D = keys[0].shape
     E, n = H * D, len(ids)
     span = start + n
     x = functional.embedding(ids, embed)
-    for layer, (mix, gather, widen, narrow) in enumerate(matrices):
+    for (mix, gather, widen, narrow), key, value in zip(matrices, keys, values, strict=True):
         mixed = torch.mm(functional.layer_norm(x, (E,)), mix).view(n, 3 * H, D).transpose(0, 1)
-        keys[layer, :, start:span] = mixed[H : 2 * H]
-        values[layer, :, start:span] = mixed[2 * H :]
-        scores = torch.baddbmm(bias, mixed[:H], keys[layer, :, :span].transpose(1, 2), alpha=1 / math.sqrt(D))
-        seen = torch.bmm(scores.softmax(-1), values[layer, :, :span]).transpose(0, 1).reshape(n, E)
+        key[:, start:span] = mixed[H : 2 * H]
+        value[:, start:span] = mixed[2 * H :]
+        scores = torch.baddbmm(bias, mixed[:H], key[:, :span].transpose(1, 2), alpha=1 / math.sqrt(D))
+        seen = torch.bmm(scores.softmax(-1), value[:, :span]).transpose(0, 1).reshape(n, E)
         x = torch.addmm(x, seen, gather)
         wide = functional.gelu(torch.mm(functional.layer_norm(x, (E,)), widen), approximate="tanh")
         x = torch.addmm(x, wide, narrow)
@@ -59,10 +61,12 @@ def compare(model: Transformer, n: int, repetitions: int) -> str:
     cache: KVCache = model.start(400, 1)
     model.extend(prompts(1, 100), cache)
     matrices = list(cache.weights)
+    # Storage of its own for every layer: written in place within one tensor, a compiled graph would copy all of it each time.
+    keys, values = ([layer.clone() for layer in kept] for kept in (cache.keys, cache.values))
 
     def run(function: Callable[..., Tensor], start: int) -> Tensor:
         bias = cache.windows[:, cache.capacity - start - n + 1 : cache.capacity - start + 1, : start + n].flip(1)
-        return function(ids, cache.keys, cache.values, bias, start, model.embed.weight, model.head.weight, matrices)
+        return function(ids, keys, values, bias, start, model.embed.weight, model.head.weight, matrices)
 
     ids = torch.arange(n) + 5
     compiled = torch.compile(one_pass, dynamic=True)
