@@ -156,11 +156,16 @@ ROUNDS = ("medusa", "medusa_tree", "feature_layer")
 """Families whose round is judged with the reference; the others by themselves, see benchmarks/families.py."""
 
 
+LOSSY = ("typical_acceptance",)
+"""Rules that change the law by design."""
+
+
 def family_step(family: str, k: int, rule: str | None = None) -> Step:
     """Return one round of a family with K drafts as a step over table models; rule: its first one by default."""
     of = FAMILIES[family]
-    facts = Facts(rule=rule or of.rules[0], drafts=of.drafts, drafts_as_given=of.as_given)
-    return Step(f"reference.{family}.k{k}", _step_of(k, rule or of.rules[0], family), k, facts)
+    chosen = rule or of.rules[0]
+    facts = Facts(rule=chosen, drafts=of.drafts, drafts_as_given=of.as_given, lossy=chosen in LOSSY)
+    return Step(f"reference.{family}.k{k}", _step_of(k, chosen, family), k, facts)
 
 
 def family_subject(family: str, rule: str | None = None, *, k: int | Literal["adaptive"] = 4) -> Decoder:
@@ -171,13 +176,12 @@ def family_subject(family: str, rule: str | None = None, *, k: int | Literal["ad
     of = family_named(family)
     chosen = rule or of.rules[0]
     _fitting(family, chosen)
-    lossy = chosen == "typical_acceptance"
     name = f"reference.{family}" + (f".{rule}" if rule else "") + (".adaptive" if k == "adaptive" else "")
     return Decoder(
         name,
         open=partial(open_trained, k, draft=family, rule=chosen),
         build=partial(build, rule=chosen, family=family, adaptive=k == "adaptive"),
-        facts=Facts(rule=chosen, batch_invariant=False, drafts=of.drafts, drafts_as_given=of.as_given, lossy=lossy),
+        facts=Facts(rule=chosen, batch_invariant=False, drafts=of.drafts, drafts_as_given=of.as_given, lossy=chosen in LOSSY),
         serves=True,
         parts=() if of.needs_text else (family_step(family, 2, chosen), family_step(family, 3, chosen)),
     )

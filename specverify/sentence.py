@@ -43,6 +43,8 @@ def sentence(of: Certificate) -> str:
             if j.verdict == "refuted"
         )
         differs = "does not sample from its target law"
+        if any(part.get("facts", {}).get("lossy") for part in of.subject.get("parts", ())):
+            differs += ", and is lossy by its own declaration"
         if of.law_unknown:
             differs = "does not write with speculation as without it (its target law is not known)"
         what = differs if about_law else "breaks what it promises, though no test of the law refutes it"

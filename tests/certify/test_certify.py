@@ -491,3 +491,11 @@ def test_the_sentence_names_the_fault_that_the_tokens_fit(few_controls):
     blind = certify("x", SMOKE, subject=subjects.tiny("right")).sentence()
     assert "that needs no draft laws and differs" in blind
     assert "The others were not bet on: give draft_log_probs." in blind
+
+
+@pytest.mark.parametrize(("name", "said"), [("lenience", True), ("naive_accept", False)])
+def test_a_refuted_rule_that_declares_itself_lossy_is_called_so(name, said):
+    """A rule that changes the law by design is refuted like any other, and the sentence says that it declares it."""
+    sentence = certify(f"specverify.faults:{name}", SMOKE, only=f"single_step/{name}/named pairs").sentence()
+    assert "does not sample from its target law" in sentence
+    assert ("lossy by its own declaration" in sentence) == said
