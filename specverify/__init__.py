@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specverify.adapters.process import process_subject
-    from specverify.asserting import check_exact
-    from specverify.errors import NotExact, NotJudged
+    from specverify.asserting import NotExact, NotJudged, check_exact
     from specverify.parametrizing import parametrize_with_checks
     from specverify.subjects import Decoder, Emitted, Facts, Generated, Request, Step, Verifier, decoder, step, verifier
     from specverify.trees import Tree, TreeVerifier, tree_verifier
@@ -43,8 +42,7 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("Tree", "TreeVerifier", "tree_verifier"), "trees"),
     **dict.fromkeys(("OnOff", "on_off"), "unknown_law"),
-    **dict.fromkeys(("NotExact", "NotJudged"), "errors"),
-    "check_exact": "asserting",
+    **dict.fromkeys(("NotExact", "NotJudged", "check_exact"), "asserting"),
     "parametrize_with_checks": "parametrizing",
     "process_subject": "adapters.process",
 }

@@ -14,12 +14,29 @@ import torch
 from specverify.certificate import Certificate
 from specverify.certify import Runner, assemble
 from specverify.checks.base import Settings, budget_named
-from specverify.errors import NotExact, NotJudged, UsageError
+from specverify.errors import SpecverifyError, UsageError
 from specverify.evidence.ledger import DEFAULT_ALPHA
 from specverify.naming import named_subject
 from specverify.plan import plan_for
 from specverify.record import Evidence
-from specverify.showing import counterexample_lines, reproductions
+from specverify.showing import counterexample_lines, error_lines
+
+
+class OutcomeError(SpecverifyError):
+    """A verdict raised as an error, with the certificate or the evidence of the one test that it follows from."""
+
+    def __init__(self, message: str, *, certificate: Certificate | None = None, evidence: Evidence | None = None) -> None:
+        super().__init__(message)
+        self.certificate = certificate
+        self.evidence = evidence
+
+
+class NotExact(OutcomeError, AssertionError):  # noqa: N818 - named after what was found
+    """The subject was asserted to be exact and is refuted. ``certificate`` or ``evidence`` holds what shows it."""
+
+
+class NotJudged(OutcomeError):  # noqa: N818 - named after what was found
+    """Nothing is shown about the subject, for or against: something was inconclusive, crashed, hung or was not tried."""
 
 
 @contextmanager
@@ -83,9 +100,7 @@ def check_exact(
 
 def _error(certificate: Certificate) -> NotExact | NotJudged:
     own = [e for e in certificate.evidence if e.expected == "certified"]
-    lines = [certificate.sentence(), *counterexample_lines(own)]
-    for test, reason, again in reproductions(own):
-        lines += ["", f"error in {test}: {reason}", f"  reproduce: {again}"]
+    lines = [certificate.sentence(), *counterexample_lines(own), *error_lines(own)]
     kind = NotExact if certificate.verdict == "refuted" else NotJudged
     head = "" if kind is NotExact else f"{certificate.verdict}: "
     return kind(head + "\n".join(lines), certificate=certificate)

@@ -249,15 +249,13 @@ class _progress:  # noqa: N801 - used like a function
 
 def _summary(certificate: Any) -> str:
     """The outcome as a short table, the smallest counterexample, and the sentence."""
-    from specverify.showing import counterexample_lines, reproductions, rows_of
+    from specverify.showing import counterexample_lines, error_lines, rows_of
 
     own = [e for e in certificate.evidence if e.expected == "certified"]
     rows = rows_of(certificate.evidence)
     width = max((len(check) for check, _ in rows), default=8)
     lines = ["", *(f"  {check:<{width}}  {said}" for check, said in rows)]
-    lines += counterexample_lines(own)
-    for test, reason, again in reproductions(own):
-        lines += ["", f"error in {test}: {reason}", f"  reproduce: {again}"]
+    lines += [*counterexample_lines(own), *error_lines(own)]
     if certificate.missing:
         lines += ["", "only a part of the plan was run, which never certifies"]
         if not own:

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from specverify.certificate import Certificate
-    from specverify.record import Evidence
-
 
 class SpecverifyError(Exception):
     """Base of every error raised on purpose by specverify."""
@@ -57,20 +51,3 @@ class FolderError(SpecverifyError):
 
 class DrawsDiffer(SpecverifyError):  # noqa: N818 - named after what was found
     """In a resumed run a subject draws otherwise than before the kill, so what it drew then cannot be gone on with."""
-
-
-class OutcomeError(SpecverifyError):
-    """A verdict raised as an error, with the certificate or the evidence of the one test that it follows from."""
-
-    def __init__(self, message: str, *, certificate: Certificate | None = None, evidence: Evidence | None = None) -> None:
-        super().__init__(message)
-        self.certificate = certificate
-        self.evidence = evidence
-
-
-class NotExact(OutcomeError, AssertionError):  # noqa: N818 - named after what was found
-    """The subject was asserted to be exact and is refuted. ``certificate`` or ``evidence`` holds what shows it."""
-
-
-class NotJudged(OutcomeError):  # noqa: N818 - named after what was found
-    """Nothing is shown about the subject, for or against: something was inconclusive, crashed, hung or was not tried."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from specverify.asserting import settings_for, undisturbed
+from specverify.asserting import NotExact, NotJudged, settings_for, undisturbed
 from specverify.certify import Runner
 from specverify.checks.base import Planned
-from specverify.errors import NotExact, NotJudged, UsageError
+from specverify.errors import UsageError
 from specverify.evidence.ledger import DEFAULT_ALPHA
 from specverify.naming import named_subject
 from specverify.plan import plan_for

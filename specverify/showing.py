@@ -38,13 +38,14 @@ def smallest_counterexample(own: Sequence[Evidence]) -> tuple[str, Mapping[str, 
     return None
 
 
-def reproductions(own: Sequence[Evidence]) -> list[tuple[str, str, str]]:
-    """Every error as (test, reason, how to reproduce it)."""
+def error_lines(own: Sequence[Evidence]) -> list[str]:
+    """Every error with how to reproduce it."""
     return [
-        (e.test, j.reason, m.reproduce)
+        line
         for e in own
         for m, j in zip(e.measurements, e.judgements(), strict=True)
         if j.verdict == "error" and isinstance(m, OutcomeMeasurement) and m.reproduce
+        for line in ("", f"error in {e.test}: {j.reason}", f"  reproduce: {m.reproduce}")
     ]
 
 

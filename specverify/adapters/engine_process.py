@@ -3,7 +3,7 @@
 An :class:`Engine` starts a command, writes one line and reads one line at a time. It reads both of the process's streams
 while it writes, so neither side waits for ever on a full pipe, and keeps no more of them than it needs. A process that dies,
 hangs, floods its output or answers out of turn is killed with all its descendants, and what happened is raised and noted
-(:mod:`specverify.breakdowns`).
+(:mod:`specverify.breakdowns`). How it is started and ended stands in :mod:`specverify.adapters.running`.
 
 A call that failed is never asked again: answers of a process that are kept only where it did not crash follow another law
 than its own. Within one test a lost process stays lost; the next test gets a fresh one, a fixed number of times.
@@ -16,15 +16,12 @@ import os
 import selectors
 import shlex
 import shutil
-import signal
-import subprocess
 import time
-import uuid
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from specverify.adapters.running import FAREWELL, Running, started
 from specverify.breakdowns import broken_here, note_breakdown
 from specverify.errors import SpecverifyError, SubjectError
 
@@ -34,12 +31,6 @@ KEPT_STDERR, SHOWN_LINES = 8192, 5
 """Bytes of stderr that are kept, and lines of them that an error shows."""
 LOOK = 0.05
 """Seconds between two looks at whether the process still runs: a descendant may hold its pipes open."""
-FAREWELL = 0.5
-"""Seconds that a process has to end by itself, after its input was closed, before it is killed."""
-MARK = "SPECVERIFY_ENGINE"
-"""Environment variable that marks a process and its descendants, so that those that left its group are found too."""
-_GUARD = 'read -r _; kill -s KILL -- "-$1"'
-"""Run by a shell beside every engine: its input ends when the certifier is gone, however that came to pass."""
 
 
 def plain(text: str, most: int = 300) -> str:
@@ -47,76 +38,6 @@ def plain(text: str, most: int = 300) -> str:
     line = " ".join(text.split())
     line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
     return line if len(line) <= most else line[:most] + " ..."
-
-
-@dataclass(eq=False)
-class _Running:
-    """A process that was started, with what is needed to end it: ``owner`` is the process that started it."""
-
-    process: subprocess.Popen[bytes]
-    guard: subprocess.Popen[bytes]
-    mark: str
-    owner: int
-    closed: bool = False
-
-    def ended(self) -> str | None:
-        """How the process itself ended, in words; None while it runs.
-
-        It is not reaped where the system can tell without (Linux), so that its number, and its group's, stays its own.
-        """
-        if not hasattr(os, "waitid"):
-            code = self.process.poll()
-            return None if code is None else f"exited with code {code}" if code >= 0 else f"died of signal {-code}"
-        try:
-            found = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return "ended"
-        if found is None:
-            return None
-        return f"exited with code {found.si_status}" if found.si_code == os.CLD_EXITED else f"died of signal {found.si_status}"
-
-    def end(self, farewell: float = 0.0) -> None:
-        """Close its input, wait ``farewell`` seconds, and kill what is left of it and of all that it started."""
-        if os.getpid() != self.owner or self.closed:
-            return
-        self.closed = True
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        until = time.monotonic() + farewell
-        while not self.ended() and time.monotonic() < until:
-            time.sleep(0.005)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        _kill_marked(self.mark)
-        self.guard.kill()
-        self.guard.wait()
-        self.process.wait()
-        for pipe in (self.process.stdout, self.process.stderr, self.guard.stdin):
-            if pipe is not None:
-                pipe.close()
-
-
-def _kill_marked(mark: str) -> None:
-    """Kill every process that carries the mark in its environment, where /proc and pidfd tell (Linux); else nothing."""
-    if not hasattr(os, "pidfd_open") or not Path("/proc/self/environ").exists():
-        return
-    wanted = f"{MARK}={mark}".encode()
-    for _ in range(20):  # what forks while it is looked for is found in the next round
-        found = 0
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) == os.getpid():
-                continue
-            with contextlib.suppress(OSError):
-                handle = os.pidfd_open(int(entry.name))
-                try:
-                    if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                        signal.pidfd_send_signal(handle, signal.SIGKILL)
-                        found += 1
-                finally:
-                    os.close(handle)
-        if not found:
-            return
 
 
 class Engine:
@@ -140,7 +61,7 @@ class Engine:
             raise SubjectError(f"restarts={restarts} is not known; give how often a lost process is started again, 0 or more")
         self.timeout, self.restarts = timeout, restarts
         self.starts = 0
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self._finalizer: weakref.finalize[[float], Engine] | None = None
         self._stderr = bytearray()
         self._lost: tuple[list[str] | None, str] | None = None
@@ -181,38 +102,14 @@ class Engine:
         return True
 
     def _start(self) -> None:
-        mark = uuid.uuid4().hex
         self.starts += 1
         self._stderr.clear()
-        process: subprocess.Popen[bytes] | None = None
         try:
-            process = subprocess.Popen(  # noqa: S603 - the command that the user named, without a shell
-                self.words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                env={**os.environ, MARK: mark},
-            )
-            guard = subprocess.Popen(  # noqa: S603 - a fixed script and a number
-                ["/bin/sh", "-c", _GUARD, "sh", str(process.pid)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except BaseException as error:
-            if process is not None:
-                process.kill()
-            if not isinstance(error, (OSError, ValueError)):
-                raise
+            self._running = started(self.words)
+        except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             hint = "" if shutil.which(self.words[0]) else "; a Python module named process is named process.py:attribute"
             raise SubjectError(f"cannot start {self.title}: {why}{hint}") from None
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            assert pipe is not None
-            os.set_blocking(pipe.fileno(), False)
-        self._running = _Running(process, guard, mark, os.getpid())
         self._finalizer = weakref.finalize(self, self._running.end, FAREWELL)
 
     def stop(self) -> None:
@@ -247,7 +144,7 @@ class Engine:
 
     def _exchange(
         self,
-        running: _Running,
+        running: Running,
         selector: selectors.BaseSelector,
         left: memoryview,
         most: int,
@@ -308,7 +205,7 @@ class Engine:
             if over:
                 self._gone(running, answer, what)
 
-    def _gone(self, running: _Running, answer: bytearray, what: str) -> NoReturn:
+    def _gone(self, running: Running, answer: bytearray, what: str) -> NoReturn:
         """Raise for a process that ended, or closed a pipe, before its answer was complete."""
         until = time.monotonic() + FAREWELL
         while not running.ended() and time.monotonic() < until:
@@ -334,13 +231,13 @@ class Engine:
         self._drop(running, said)
         raise SubjectError(said)
 
-    def _drop(self, running: _Running, message: str) -> None:
+    def _drop(self, running: Running, message: str) -> None:
         self._running = None
         self._leave()
         self._lost = (broken_here(), message)
         running.end()
 
-    def _drain(self, running: _Running) -> None:
+    def _drain(self, running: Running) -> None:
         """Keep what stands in the pipe of stderr, as far as it is there at once."""
         assert running.process.stderr is not None
         for _ in range(8):

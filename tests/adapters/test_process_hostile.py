@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from specverify.adapters import engine_process
-from specverify.adapters.engine_process import KEPT_STDERR, MARK, Engine, plain
+from specverify.adapters import running
+from specverify.adapters.engine_process import KEPT_STDERR, Engine, plain
 from specverify.adapters.process import ProcessVerifier, process_subject
+from specverify.adapters.running import MARK
 from specverify.certify import Runner, certify
 from specverify.checks.base import BUDGETS, Settings
 from specverify.errors import SubjectError
@@ -154,7 +155,7 @@ def test_the_control_is_judged_as_it_is(behaviour: str) -> None:
 
 def test_the_group_is_killed_where_no_mark_can_be_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without /proc a child that stayed in the group of its process ends with it all the same."""
-    monkeypatch.setattr(engine_process, "_kill_marked", lambda mark: None)
+    monkeypatch.setattr(running, "kill_marked", lambda mark: None)
     with engine("orphan") as subject, pytest.raises(SubjectError, match="exited with code 0"):
         subject(TOKENS, *LAWS)
     until = time.monotonic() + 5
