@@ -15,6 +15,7 @@ import torch
 
 from specverify.checks.base import Context, Part
 from specverify.checks.sampling import (
+    DECODER_ROWS,
     MOST_ROWS,
     SMALL_BATCHES,
     Sample,
@@ -89,7 +90,7 @@ def sampled_decoder(
         return sample_decoder(decoder, prompts, rows, length, own, name=name, max_batch=facts.max_batch, small=small, made=made)
 
     asked = {"what": "decoder", "length": length, "prompts": len(prompts)}
-    size = rows_of_a_shard(facts.max_batch, 2048, small=small)
+    size = rows_of_a_shard(facts.max_batch, DECODER_ROWS, small=small)
     return in_shards(context.shards, n, size, context.seed if seed is None else seed, asked, draw)
 
 

@@ -20,6 +20,9 @@ from specverify.tree_drafts import some_trees
 from specverify.trees import TreeVerifier
 
 MOST_ROWS = 4096
+"""Rows that a verifier or a step is handed in one call."""
+DECODER_ROWS = 2048
+"""Rows that a decoder is asked for in one call."""
 ENOUGH = 20.0
 """How often an event must have happened before a pass says anything about it."""
 
@@ -231,7 +234,7 @@ def sample_decoder(
     call = 0
     eos = getattr(decoder, "eos_id", None)
     with seeded(derive(seed, "decoder")):
-        for batch in _batches(n, min(max_batch or 2048, 2048, max(n, 1)), small):
+        for batch in _batches(n, min(max_batch or DECODER_ROWS, DECODER_ROWS, max(n, 1)), small):
             kind = dealt(made, batch, kinds)
             call_seed = derive(seed, "call", call) % 2**31
             with naming_inputs(f"{name}.generate", prompts=prompts[kind], max_new_tokens=length, seed=call_seed):
